@@ -1,0 +1,1 @@
+"""ContainerSpec -> a container on a wire. The only package that knows the docker library."""

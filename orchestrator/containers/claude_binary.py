@@ -1,0 +1,248 @@
+"""A version of the claude CLI -> its executable for Linux, in the cache and with a known checksum.
+
+Fetched on this machine and copied into the image, since a build often has no way out to the
+network. The same executable is published twice, in a Python wheel and in an npm package: whichever
+tool is here will do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Literal
+
+from orchestrator.errors import ImageBuildFailed
+
+Arch = Literal["x64", "arm64"]
+Route = Literal["pip", "npm"]
+Progress = Callable[[str], None]
+"""Told, in one short line, what is being done now."""
+
+CLAUDE_VERSION = "2.1.325"
+"""The version that goes into the image unless the operator names another."""
+
+CHECKSUMS: dict[tuple[str, Arch], str] = {
+    ("2.1.325", "x64"): "0dc4f4a9a165fc60746d7ae8489712e5fc352f1e7ad4eb22e7141bd0812eb0cf",
+    ("2.1.325", "arm64"): "7b6e484b1989a5a14a4b354709ccc8672518a3ec5b9ccd7981fc6254327fde67",
+    ("2.1.197", "x64"): "f54e69cbc89b2da61a415700af7ff52a147e862517d4f1b0eecf768448cf7f83",
+    ("2.1.197", "arm64"): "fb48473c467c27615ac799a754f4ef0b68c363e4596cefbb59c3815d51a0cc8a",
+}
+"""SHA-256 of the executable itself; both routes carry the same bytes."""
+
+WHEELS = {"2.1.325": "claude-agent-sdk==0.2.182"}
+"""The Python package that bundles a version. Versions not listed come from npm."""
+
+FETCH_SECONDS = 900
+"""One download of some 170 MB, on a slow line."""
+
+CHUNK_BYTES = 1024 * 1024
+"""What is in memory at once of an executable of 366 MB."""
+
+OUTPUT_TAIL_CHARS = 400
+"""How much of a failed download's last words an error repeats."""
+
+OVERRIDE_HINT = (
+    "set ORCHESTRATOR_CLAUDE_BINARY to a claude executable for Linux that you fetched yourself"
+)
+
+_PLATFORMS: dict[Arch, str] = {
+    "x64": "manylinux_2_17_x86_64",
+    "arm64": "manylinux_2_17_aarch64",
+}
+_WHEEL_MEMBER = "claude_agent_sdk/_bundled/claude"
+_TARBALL_MEMBER = "package/claude"
+_ARCHES: dict[str, Arch] = {"amd64": "x64", "x86_64": "x64", "arm64": "arm64", "aarch64": "arm64"}
+_ELF_MACHINES: dict[int, Arch] = {62: "x64", 183: "arm64"}
+
+
+def arch_of(engine_arch: str) -> Arch:
+    """What the engine calls its architecture -> what the CLI's makers call it."""
+    try:
+        return _ARCHES[engine_arch]
+    except KeyError:
+        raise ImageBuildFailed(
+            f"the claude CLI comes for amd64 and arm64, and this engine runs {engine_arch!r}; "
+            "use an engine on one of those"
+        ) from None
+
+
+def checksum_of(version: str, arch: Arch) -> str:
+    """The checksum a version must have, or a sentence with the versions we know."""
+    try:
+        return CHECKSUMS[version, arch]
+    except KeyError:
+        known = ", ".join(sorted({v for v, _ in CHECKSUMS}, reverse=True))
+        raise ImageBuildFailed(
+            f"no checksum is known for claude {version}; known versions: {known}. "
+            f"For any other, {OVERRIDE_HINT}"
+        ) from None
+
+
+def routes(version: str, *, has_pip: bool, has_npm: bool) -> tuple[Route, ...]:
+    """The ways to get a version on this machine, in the order to try them."""
+    ways: list[Route] = []
+    if has_pip and version in WHEELS:
+        ways.append("pip")
+    if has_npm:
+        ways.append("npm")
+    return tuple(ways)
+
+
+def elf_arch(header: bytes) -> Arch | None:
+    """The architecture a Linux executable is for, from its first 20 bytes; None for all else."""
+    if len(header) < 20 or not header.startswith(b"\x7fELF\x02\x01"):
+        return None
+    return _ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def own_claude(path: Path, arch: Arch) -> Path:
+    """The operator's own executable, if the engine can run it."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(20)
+    except OSError as exc:
+        raise ImageBuildFailed(
+            f"ORCHESTRATOR_CLAUDE_BINARY cannot be read: {exc}; name an existing file, or unset it"
+        ) from exc
+    found = elf_arch(header)
+    if found != arch:
+        what = f"a Linux executable for {found}" if found else "not a Linux executable"
+        raise ImageBuildFailed(
+            f"ORCHESTRATOR_CLAUDE_BINARY={path} is {what}; the engine needs one for Linux {arch}"
+        )
+    return path
+
+
+def fetch_claude(cache_dir: Path, version: str, arch: Arch, progress: Progress) -> Path:
+    """The executable in the cache, checked; fetched first if it is not there.
+
+    What a caller gets has the right checksum and mode 0755. Several may fetch at once: each works
+    in a directory of its own and the last rename wins, all of them with the same bytes.
+    """
+    wanted = checksum_of(version, arch)
+    target = cache_dir / "claude" / f"claude-{version}-linux-{arch}"
+    if target.exists() and file_digest(target) == wanted:
+        return target
+
+    ways = routes(version, has_pip=_has_pip(), has_npm=shutil.which("npm") is not None)
+    if not ways:
+        raise ImageBuildFailed(
+            f"neither pip nor npm is here to fetch claude {version}; install one, or "
+            f"{OVERRIDE_HINT}"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    failures: list[str] = []
+    for way in ways:
+        progress(f"fetching claude {version} for Linux {arch} with {way}")
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
+            try:
+                archive = _download(way, version, arch, Path(scratch))
+                place_claude(archive, target, wanted)
+            except _FetchFailed as exc:
+                failures.append(f"{way}: {exc}")
+                continue
+            return target
+    raise ImageBuildFailed(
+        f"claude {version} could not be fetched; check the network, or {OVERRIDE_HINT}. Tried:\n  "
+        + "\n  ".join(failures)
+    )
+
+
+def place_claude(archive: Path, target: Path, wanted: str) -> None:
+    """The executable inside a wheel or an npm tarball -> target, all of it and checked, or nothing.
+
+    A wrong checksum is not tried again by another route: somebody should look.
+    """
+    partial = archive.with_name("claude.partial")
+    try:
+        found = _extract(archive, partial)
+        if found != wanted:
+            raise ImageBuildFailed(
+                f"{archive.name} holds a claude with checksum {found}, not {wanted}; it was not "
+                f"used. Try again; if it stays so, {OVERRIDE_HINT}"
+            )
+        partial.chmod(0o755)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class _FetchFailed(Exception):
+    """One route did not work; there may be another."""
+
+
+def _has_pip() -> bool:
+    return importlib.util.find_spec("pip") is not None
+
+
+def _download(way: Route, version: str, arch: Arch, folder: Path) -> Path:
+    argv = _pip_argv(version, arch, folder) if way == "pip" else _npm_argv(version, arch, folder)
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=FETCH_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise _FetchFailed(str(exc)) from exc
+    if done.returncode:
+        words = " ".join(done.stderr.decode(errors="replace").split())
+        raise _FetchFailed(words[-OUTPUT_TAIL_CHARS:] or f"exit code {done.returncode}")
+    found = sorted(path for path in folder.iterdir() if path.suffix in {".whl", ".tgz"})
+    if not found:
+        raise _FetchFailed("it said it was done, but there is no file")
+    return found[0]
+
+
+def _pip_argv(version: str, arch: Arch, folder: Path) -> list[str]:
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir"]
+    only = ["--no-deps", "--only-binary=:all:", "--platform", _PLATFORMS[arch]]
+    where = ["--dest", str(folder), WHEELS[version]]
+    return [sys.executable, "-m", "pip", "download", *quiet, *only, *where]
+
+
+def _npm_argv(version: str, arch: Arch, folder: Path) -> list[str]:
+    package = f"@anthropic-ai/claude-code-linux-{arch}@{version}"
+    return ["npm", "pack", "--silent", "--pack-destination", str(folder), package]
+
+
+def _extract(archive: Path, target: Path) -> str:
+    """Copy the executable out of the archive, chunk by chunk, and return its checksum."""
+    try:
+        with target.open("wb") as out:
+            if archive.suffix == ".whl":
+                with zipfile.ZipFile(archive) as wheel, wheel.open(_WHEEL_MEMBER) as source:
+                    return _copy(source, out)
+            with tarfile.open(archive, "r|gz") as tarball:
+                for member in tarball:
+                    file = tarball.extractfile(member) if member.name == _TARBALL_MEMBER else None
+                    if file is not None:
+                        return _copy(file, out)
+    except (OSError, EOFError, KeyError, tarfile.TarError, zipfile.BadZipFile) as exc:
+        raise _FetchFailed(f"{archive.name} cannot be unpacked: {exc}") from exc
+    raise _FetchFailed(f"{archive.name} holds no {_TARBALL_MEMBER}")
+
+
+def _copy(source: IO[bytes], out: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := source.read(CHUNK_BYTES):
+        digest.update(chunk)
+        out.write(chunk)
+    return digest.hexdigest()

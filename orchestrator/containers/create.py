@@ -1,0 +1,105 @@
+"""ContainerSpec -> the engine's create call. Pure: what is not written here, no container has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.domain.container import Bind, ContainerSpec, Mount
+
+WARDEN = ("python3", "-I", "-S", "/opt/orchestrator/warden.pyc")
+"""PID 1. Isolated and without `site`: nothing but the file itself and the standard library."""
+
+WARDEN_CAPABILITIES = ("SETUID", "SETGID", "KILL")
+"""What PID 1 keeps: to become the agent's user, and to end the agent's processes."""
+
+JsonObject = dict[str, object]
+
+
+def create_body(
+    spec: ContainerSpec,
+    labels: Mapping[str, str],
+    *,
+    keep_as: str | None = None,
+    cpus_available: float = float("inf"),
+) -> JsonObject:
+    """The body of POST /containers/create; `keep_as` names a kept container's volumes."""
+    return {
+        "Image": spec.image,
+        "Entrypoint": list(WARDEN),
+        "Cmd": [],
+        "User": "0:0",
+        "WorkingDir": "/",
+        "Labels": dict(labels),
+        # The wire: one client, and when it goes, PID 1 reads the end of its stdin.
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": False,
+        "Healthcheck": {"Test": ["NONE"]},
+        "StopTimeout": 1,
+        "HostConfig": _host_config(spec, keep_as, cpus_available),
+    }
+
+
+def _host_config(spec: ContainerSpec, keep_as: str | None, cpus_available: float) -> JsonObject:
+    limits = spec.limits
+    config: JsonObject = {
+        "NetworkMode": "none",
+        "ReadonlyRootfs": True,
+        "AutoRemove": keep_as is None,
+        "Privileged": False,
+        "CapDrop": ["ALL"],
+        "CapAdd": list(WARDEN_CAPABILITIES),
+        "SecurityOpt": _security(spec),
+        "IpcMode": "private",
+        "Init": False,
+        "RestartPolicy": {"Name": "no"},
+        # Events are the record. A log file would be a second one, unbounded and slow.
+        "LogConfig": {"Type": "none", "Config": {}},
+        "PidsLimit": limits.pids,
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,  # unset, the real limit would be twice the memory
+        "NanoCpus": int(min(limits.cpus, cpus_available) * 1_000_000_000),
+        "ShmSize": limits.shm_bytes,
+        "Ulimits": [
+            {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
+            {"Name": "core", "Soft": 0, "Hard": 0},
+        ],
+        # World-writable with the sticky bit, since not every engine takes uid= for a tmpfs. The
+        # agent is the only user inside who can write at all: root has no DAC_OVERRIDE.
+        "Tmpfs": {
+            t.target: f"rw,exec,nosuid,nodev,mode=1777,size={t.size_bytes}" for t in spec.tmpfs
+        },
+        "Mounts": [_mount(mount, keep_as) for mount in spec.mounts],
+    }
+    if spec.oci_runtime is not None:
+        config["Runtime"] = spec.oci_runtime
+    return config
+
+
+def _security(spec: ContainerSpec) -> list[str]:
+    options = ["no-new-privileges:true"]
+    if spec.seccomp is not None:
+        options.append(f"seccomp={spec.seccomp}")
+    return options
+
+
+def _mount(mount: Mount, keep_as: str | None) -> JsonObject:
+    if isinstance(mount, Bind):
+        return {
+            "Type": "bind",
+            "Source": mount.source,
+            "Target": mount.target,
+            "ReadOnly": mount.read_only,
+            "BindOptions": {"Propagation": "rprivate"},
+        }
+    row: JsonObject = {"Type": "volume", "Target": mount.target}
+    if keep_as is not None:  # unnamed, it would go when the container is made anew
+        row["Source"] = volume_name(keep_as, mount.target)
+    return row
+
+
+def volume_name(keep_as: str, target: str) -> str:
+    return keep_as + target.replace("/", "-")

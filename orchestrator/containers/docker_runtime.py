@@ -1,0 +1,300 @@
+"""The Docker runtime: create, attach, start, hello; and on every way out, nothing left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Self
+
+import anyio
+
+from orchestrator.containers.create import create_body
+from orchestrator.containers.engine import Engine
+from orchestrator.containers.events import EventStream
+from orchestrator.containers.failure import start_error
+from orchestrator.containers.hijack import Connection, Demultiplexer, attach
+from orchestrator.containers.labels import SPEC, STATE, ContainerInfo, make_labels, read_info
+from orchestrator.containers.mounts import MountPolicy
+from orchestrator.containers.owner import Owner
+from orchestrator.containers.reaper import why_reap
+from orchestrator.containers.runtime import Container, Fate, Reaped
+from orchestrator.domain.container import ContainerSpec
+from orchestrator.errors import EngineRefused, NameTaken, OrchestratorError, WireLost
+from orchestrator.wire.host import Wire
+
+STARTS_PER_CORE = 4
+"""Containers being started at once: more of them only make each other wait."""
+
+HELLO_SECONDS = 60.0
+"""From start to the warden's first word, on a machine under load."""
+
+GONE_SECONDS = 10.0
+"""After the wire is cut, for the container to end by itself; after that it is removed by force."""
+
+
+class DockerRuntime:
+    """Runtime (runtime.py) on an engine that speaks Docker's API. Use it as a context manager."""
+
+    def __init__(self, engine: Engine, owner: Owner, policy: MountPolicy) -> None:
+        self.engine = engine
+        self._api = engine.api
+        self.owner = owner
+        self._policy = policy
+        self.events = EventStream(engine, owner.state)
+        self._starts = anyio.CapacityLimiter(STARTS_PER_CORE * (os.cpu_count() or 1))
+        self._cpus = float("inf")
+
+    async def __aenter__(self) -> Self:
+        info = await self.engine.call(self._api.info)
+        self._cpus = float(info.get("NCPU") or "inf")
+        await self.events.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.events.stop()
+
+    # The contract
+
+    @asynccontextmanager
+    async def open(
+        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None, name: str = ""
+    ) -> AsyncIterator[Container]:
+        spec = self._policy.checked(spec)
+        name = name or f"orch-{secrets.token_hex(6)}"
+        written = make_labels(
+            state=self.owner.state,
+            owner=self.owner.id,
+            kind="disposable",
+            spec_digest=spec.digest,
+            deadline=time.time() + spec.lifetime_seconds,
+            extra=labels,
+        )
+        body = create_body(spec, written, cpus_available=self._cpus)
+        held = _Held(self, name, spec)
+        try:
+            async with self._starts:
+                await held.create(body)
+                await held.start()
+            yield held.container
+        finally:
+            await held.remove()
+
+    @asynccontextmanager
+    async def keep(
+        self, key: str, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Container]:
+        spec = self._policy.checked(spec)
+        name = self._kept_name(key)
+        written = make_labels(
+            state=self.owner.state,
+            owner=self.owner.id,
+            kind="kept",
+            spec_digest=spec.digest,
+            key=key,
+            extra=labels,
+        )
+        body = create_body(spec, written, keep_as=name, cpus_available=self._cpus)
+        lock = self.owner.hold(name)
+        held = _Held(self, name, spec)
+        try:
+            async with self._starts:
+                if not await held.find():
+                    await held.create(body)
+                await held.start()
+            yield held.container
+        finally:
+            try:
+                await held.stop()
+            finally:
+                lock.release()
+
+    async def forget(self, key: str) -> bool:
+        name = self._kept_name(key)
+        lock = self.owner.hold(name)
+        try:
+            found = await self.inspect(name)
+            if found is None:
+                return False
+            await self.remove(name)
+            mounts = found.get("Mounts")
+            for mount in mounts if isinstance(mounts, list) else []:
+                if mount.get("Type") == "volume" and str(mount.get("Name", "")).startswith(name):
+                    await self._remove_volume(str(mount["Name"]))
+            return True
+        finally:
+            lock.release()
+
+    async def list(self) -> tuple[ContainerInfo, ...]:
+        return tuple(info for info in await self._all() if info.state == self.owner.state)
+
+    async def reap(self) -> tuple[Reaped, ...]:
+        reaped = []
+        for info in await self._all():
+            why = why_reap(
+                info,
+                now=time.time(),
+                our_state=self.owner.state,
+                owner_alive=info.kind == "disposable" and self.owner.alive(info.owner),
+                held=info.kind == "kept" and self.owner.held(info.name),
+            )
+            if why is not None:
+                await self.remove(info.id)
+                reaped.append(Reaped(name=info.name, why=why))
+        return tuple(reaped)
+
+    # The engine, for the containers of this module
+
+    async def inspect(self, name: str) -> dict[str, object] | None:
+        try:
+            found = await self.engine.call(self._api.inspect_container, name)
+        except EngineRefused as exc:
+            if _is_gone(exc):
+                return None
+            raise
+        return dict(found)
+
+    async def remove(self, name: str) -> None:
+        """Remove a container by force; one that is gone or going already is as good."""
+        try:
+            await self.engine.call(self._api.remove_container, name, force=True, v=True)
+        except (EngineRefused, NameTaken) as exc:
+            if not _is_gone(exc):
+                raise
+
+    async def _remove_volume(self, name: str) -> None:
+        try:
+            await self.engine.call(self._api.remove_volume, name, force=True)
+        except EngineRefused as exc:
+            if not _is_gone(exc):
+                raise
+
+    async def _all(self) -> tuple[ContainerInfo, ...]:
+        rows = await self.engine.call(self._api.containers, all=True, filters={"label": STATE})
+        return tuple(info for row in rows if (info := read_info(row)) is not None)
+
+    def _kept_name(self, key: str) -> str:
+        digest = hashlib.sha256(f"{self.owner.state}\0{key}".encode()).hexdigest()
+        return f"orch-kept-{digest[:16]}"
+
+
+class _Held:
+    """One container on its way in, and out again."""
+
+    def __init__(self, runtime: DockerRuntime, name: str, spec: ContainerSpec) -> None:
+        self._runtime = runtime
+        self._engine = runtime.engine
+        self._name = name
+        self._spec = spec
+        self._id = ""
+        self._fate: Fate | None = None
+        self._wire: Wire | None = None
+        self._container: Container | None = None
+
+    @property
+    def container(self) -> Container:
+        assert self._container is not None  # noqa: S101 set by start
+        return self._container
+
+    async def create(self, body: dict[str, object]) -> None:
+        # Shielded: a create that is under way makes a container, whether we wait for it or not.
+        with anyio.CancelScope(shield=True):
+            made = await self._engine.call(
+                self._engine.api.create_container_from_config, body, self._name
+            )
+        self._id = str(made["Id"])
+
+    async def find(self) -> bool:
+        """Take up the kept container of this name, if it is still what the spec says."""
+        found = await self._runtime.inspect(self._name)
+        if found is None:
+            return False
+        config = found.get("Config")
+        labels = config.get("Labels") if isinstance(config, dict) else None
+        state = found.get("State")
+        running = isinstance(state, dict) and bool(state.get("Running"))
+        same = isinstance(labels, dict) and labels.get(SPEC) == self._spec.digest
+        if running or not same:
+            # Running without a holder: its orchestrator died a moment ago, and nobody can attach
+            # to it any more. The volumes stay.
+            await self._runtime.remove(self._name)
+            return False
+        self._id = str(found["Id"])
+        return True
+
+    async def start(self) -> None:
+        runtime = self._runtime
+        self._fate = runtime.events.watch(self._id)
+        connection = Connection(lambda _: None)
+        wire = self._wire = Wire(connection, self._spec.user, self._name)
+        connection.on_body = Demultiplexer(wire.feed, wire.feed_stderr).feed
+        connection.on_lost, connection.on_pause = wire.disconnected, wire.hold
+        connection.on_resume = wire.release
+        await attach(self._engine, self._id, connection)
+        with anyio.CancelScope(shield=True):  # as with create
+            await self._engine.call(self._engine.api.start, self._id)
+        container = self._container = Container(self._name, self._spec, wire, self._fate)
+        try:
+            with anyio.fail_after(HELLO_SECONDS):
+                await wire.hello()
+        except (TimeoutError, WireLost) as exc:
+            await wire.close()
+            await container.settled()
+            raise self._start_error(container) from exc
+        wire.lease(self._spec.lease_seconds, self._spec.lifetime_seconds)
+
+    def _start_error(self, container: Container) -> OrchestratorError:
+        ending = container.ending
+        assert ending is not None  # noqa: S101 the wire is closed
+        return start_error(self._spec.image, self._spec.limits.memory_bytes, ending)
+
+    async def remove(self) -> None:
+        """Cut the wire and see the container go; it needs no help unless something is wrong."""
+        if not self._id:
+            return
+        with anyio.CancelScope(shield=True):  # every wait below is bounded
+            try:
+                if await self._end() and self._fate is not None:
+                    with anyio.move_on_after(GONE_SECONDS):
+                        await self._fate.gone.wait()
+                        return
+                await self._runtime.remove(self._id)
+            finally:
+                self._runtime.events.unwatch(self._id)
+
+    async def stop(self) -> None:
+        """Cut the wire and see the container stop; it stays, with its volumes."""
+        if not self._id:
+            return
+        with anyio.CancelScope(shield=True):
+            try:
+                if await self._end() and self._fate is not None:
+                    with anyio.move_on_after(GONE_SECONDS):
+                        await self._fate.died.wait()
+                await self._see_stopped()
+            finally:
+                self._runtime.events.unwatch(self._id)
+
+    async def _end(self) -> bool:
+        """Cut the wire; True when a container was running on it, and so will end by itself."""
+        if self._wire is not None:
+            await self._wire.close()
+        return self._container is not None
+
+    async def _see_stopped(self) -> None:
+        """See that it has stopped: the engine says "die" a moment before it lists it as exited."""
+        api = self._engine.api
+        if self._fate is None or not self._fate.died.is_set():
+            with suppress(EngineRefused, NameTaken):  # not running, or gone
+                await self._engine.call(api.kill, self._id)
+        with suppress(EngineRefused):
+            await self._engine.call(api.wait, self._id, timeout=int(GONE_SECONDS))
+
+
+def _is_gone(exc: OrchestratorError) -> bool:
+    text = str(exc).lower()
+    signs = ("no such container", "no such volume", "already in progress", "no container with")
+    return any(sign in text for sign in signs)

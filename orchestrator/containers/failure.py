@@ -1,0 +1,129 @@
+"""Whose failure was it? Pure: what the engine and the wire said -> an error, or a verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from orchestrator.domain.container import Ending, Failure
+from orchestrator.errors import (
+    EngineRefused,
+    ImageMissing,
+    MemoryTooSmall,
+    MountRefused,
+    NameTaken,
+    OrchestratorError,
+    SpecRefused,
+)
+from orchestrator.wire import warden as w
+
+KILLED = 137
+
+
+def engine_error(status: int, message: str) -> OrchestratorError:
+    """An HTTP status and text of the engine -> the error of whoever can act on it."""
+    text = " ".join(message.split())
+    for pattern, make in _KNOWN:
+        if re.search(pattern, text, re.IGNORECASE):
+            return make(text)
+    if status == 409:
+        return NameTaken(f"the engine says no, since something is in the way: {text}")
+    return EngineRefused(f"the engine refused ({status}): {text}")
+
+
+def start_error(image: str, memory_bytes: int, ending: Ending) -> OrchestratorError:
+    """A container that ended before its warden said hello -> the error that explains it."""
+    if ending.out_of_memory or ending.exit_code == KILLED:
+        return MemoryTooSmall(
+            f"a container of {image} was killed before it was ready: a memory limit of "
+            f"{memory_bytes // 2**20} MiB is too small for it; raise the limit"
+        )
+    if ending.how == "malformed":
+        return SpecRefused(f"{image} does not work with this orchestrator: {ending.detail}")
+    said = f": {ending.last_words.strip().splitlines()[-1]}" if ending.last_words.strip() else ""
+    return SpecRefused(
+        f"{image} started no warden (exit code {ending.exit_code}){said}; "
+        "build agent images on the one that `orchestrator images build` makes"
+    )
+
+
+def classify(ending: Ending) -> Failure | None:
+    """A container that ended -> whose failure that was; None when it was asked to."""
+    if ending.how == "closed":
+        return None
+    if ending.how == "malformed":
+        return Failure(
+            whose="machinery",
+            message=f"the container did not keep to the protocol ({ending.detail}) and was ended; "
+            "its image may carry another warden",
+        )
+    if ending.how == "silent":
+        return Failure(
+            whose="engine",
+            message="the container stopped answering and was ended; the engine may be overloaded",
+        )
+    if ending.exit_code == KILLED and ending.out_of_memory:
+        return Failure(
+            whose="memory",
+            message="the container ran out of memory and was ended by the kernel; raise its limit",
+        )
+    whose_and_what = _ENDS.get(ending.exit_code)
+    if whose_and_what is None:
+        words = f": {ending.last_words.strip()[-300:]}" if ending.last_words.strip() else ""
+        return Failure(
+            whose="machinery",
+            message=f"the container ended by itself with exit code {ending.exit_code}{words}",
+        )
+    whose, what = whose_and_what
+    return Failure.model_validate({"whose": whose, "message": what})
+
+
+_ENDS: dict[int | None, tuple[str, str]] = {
+    None: ("engine", "the engine went away, and the container with it"),
+    w.EXIT_WIRE_CLOSED: ("engine", "the engine closed the container's wire"),
+    w.EXIT_CRASHED: ("machinery", "the warden crashed; this is a bug of the orchestrator"),
+    w.EXIT_MALFORMED: ("machinery", "the warden was sent a malformed frame; this is a bug of ours"),
+    w.EXIT_LEASE: ("machinery", "the orchestrator was silent for longer than the lease"),
+    w.EXIT_LIFETIME: ("agent", "the container reached the end of its lifetime"),
+    w.EXIT_STOPPED: ("engine", "the container was stopped from outside"),
+    KILLED: ("engine", "the container was killed from outside"),
+}
+
+
+def _image_missing(text: str) -> OrchestratorError:
+    return ImageMissing(f"{text}; build ours with `orchestrator images build`, or pull it")
+
+
+def _mount_missing(text: str) -> OrchestratorError:
+    return MountRefused(f"{text}; the directory must exist on the engine's machine")
+
+
+def _spec_refused(text: str) -> OrchestratorError:
+    return SpecRefused(f"the engine will not make this container: {text}")
+
+
+def _no_warden(text: str) -> OrchestratorError:
+    return SpecRefused(
+        f"the image cannot run the warden: {text}; "
+        "build agent images on the one that `orchestrator images build` makes"
+    )
+
+
+def _too_small(text: str) -> OrchestratorError:
+    return MemoryTooSmall(f"the memory limit is too small to start anything: {text}; raise it")
+
+
+def _name_taken(text: str) -> OrchestratorError:
+    return NameTaken(f"{text}; somebody else is using that container, try again when it has ended")
+
+
+_KNOWN: tuple[tuple[str, Callable[[str], OrchestratorError]], ...] = (
+    # Texts seen from Docker 20.10 and Podman 4.3.
+    (r"no such image|image not known|unable to find image", _image_missing),
+    (r"bind source path does not exist|statfs .*no such file", _mount_missing),
+    (r"name .* is already in use|is already in use by container", _name_taken),
+    (r"minimum memory limit|oom-kill|out of memory|memory limit.*too low", _too_small),
+    (r"executable file not found|exec: .*no such file", _no_warden),
+    (r"unknown or invalid runtime|unknown runtime|runtime .* not found", _spec_refused),
+    (r"seccomp profile|invalid mount config|range of cpus|invalid reference", _spec_refused),
+)

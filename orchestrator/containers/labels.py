@@ -1,0 +1,93 @@
+"""What is written on every container from the create call on, so that it can be found again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from orchestrator.domain import Frozen
+
+PREFIX = "orchestrator."
+STATE = PREFIX + "state"
+"""Which state directory its makers share: orchestrators of one user know of each other."""
+OWNER = PREFIX + "owner"
+KIND = PREFIX + "kind"
+KEY = PREFIX + "key"
+SPEC = PREFIX + "spec"
+DEADLINE = PREFIX + "deadline"
+
+Kind = Literal["disposable", "kept"]
+
+
+class ContainerInfo(Frozen):
+    """A container of ours as the engine lists it."""
+
+    id: str
+    name: str
+    status: str
+    """created, running, paused, exited, removing or dead."""
+    kind: Kind
+    state: str
+    owner: str
+    key: str = ""
+    spec_digest: str = ""
+    created: float = 0.0
+    deadline: float = 0.0
+    """When it should have ended by itself; 0 for never."""
+    labels: dict[str, str] = {}
+    """Everything else that was written on it."""
+
+
+def make_labels(
+    *,
+    state: str,
+    owner: str,
+    kind: Kind,
+    spec_digest: str,
+    key: str = "",
+    deadline: float = 0.0,
+    extra: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The labels of one container; `extra` cannot overwrite ours."""
+    return {
+        **(extra or {}),
+        STATE: state,
+        OWNER: owner,
+        KIND: kind,
+        KEY: key,
+        SPEC: spec_digest,
+        DEADLINE: f"{deadline:.0f}",
+    }
+
+
+def read_info(listed: Mapping[str, object]) -> ContainerInfo | None:
+    """One row of the engine's container list -> ContainerInfo, or None if it is not ours."""
+    found = listed.get("Labels")
+    labels = {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    kind = labels.get(KIND)
+    if STATE not in labels or kind not in ("disposable", "kept"):
+        return None
+    names = listed.get("Names")
+    return ContainerInfo(
+        id=str(listed["Id"]),
+        name=str(names[0]).lstrip("/") if isinstance(names, list) and names else "",
+        status=str(listed.get("State", "")),
+        kind="kept" if kind == "kept" else "disposable",
+        state=labels[STATE],
+        owner=labels.get(OWNER, ""),
+        key=labels.get(KEY, ""),
+        spec_digest=labels.get(SPEC, ""),
+        created=float(str(listed.get("Created", 0))),
+        deadline=_number(labels.get(DEADLINE, "")),
+        labels={k: v for k, v in labels.items() if k not in _OURS},
+    )
+
+
+_OURS = frozenset((STATE, OWNER, KIND, KEY, SPEC, DEADLINE))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

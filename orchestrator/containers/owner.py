@@ -1,0 +1,113 @@
+"""Who is alive? A file lock in the state directory: the kernel lets go of it however we die."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestrator.errors import NameTaken
+
+
+class FileLock:
+    """An exclusive lock that ends with the process at the latest."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+
+    def acquire(self) -> bool:
+        """Take it if nobody has it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        if not _same_file(fd, self._path):  # its last holder removed it in between
+            os.close(fd)
+            return self.acquire()
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+class Owner:
+    """One orchestrator process, as others of the same state directory see it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._dir = state_dir
+        self.id = secrets.token_hex(8)
+        self.state = ""
+        """The same for all orchestrators that share the state directory."""
+        self._lock = FileLock(self._owner_path(self.id))
+
+    def __enter__(self) -> Self:
+        self._dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.state = _state_id(self._dir / "id")
+        self._lock.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def alive(self, owner: str) -> bool:
+        """Whether an orchestrator of this state directory still lives."""
+        if owner == self.id:
+            return True
+        path = self._owner_path(owner)
+        if not path.exists():
+            return False
+        lock = FileLock(path)
+        if not lock.acquire():
+            return True
+        lock.release()  # which also clears away what the dead one left
+        return False
+
+    def hold(self, name: str) -> FileLock:
+        """Take a kept container for this process; NameTaken if another one has it."""
+        lock = FileLock(self._dir / "kept" / f"{name}.lock")
+        if not lock.acquire():
+            raise NameTaken(f"{name} is in use by another run; try again when it has ended")
+        return lock
+
+    def held(self, name: str) -> bool:
+        lock = FileLock(self._dir / "kept" / f"{name}.lock")
+        if not lock.acquire():
+            return True
+        lock.release()
+        return False
+
+    def _owner_path(self, owner: str) -> Path:
+        safe = "".join(c for c in owner if c.isalnum())  # it comes from a label
+        return self._dir / "owners" / f"{safe or 'nobody'}.lock"
+
+
+def _state_id(path: Path) -> str:
+    try:
+        with path.open("x") as file:
+            file.write(secrets.token_hex(8))
+    except FileExistsError:
+        pass
+    for _ in range(1000):
+        if text := path.read_text().strip():  # empty while another process is writing it
+            return text
+    raise OSError(f"{path} is empty; remove it")

@@ -1,0 +1,161 @@
+"""ContainerSpec and Launch: what a container may touch, and what runs in it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from orchestrator.domain import Frozen
+
+MIB = 1024 * 1024
+
+HOME = "/home/agent"
+WORKSPACE = "/workspace"
+
+RESERVED_TARGETS = ("/", "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/lib", "/sbin", "/opt")
+"""Where nothing may be mounted: the container's own system, and the warden's."""
+
+
+def _check_target(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not pure.is_absolute() or ".." in pure.parts or str(pure) != path:
+        raise ValueError("must be an absolute path in its shortest form, such as /workspace")
+    for reserved in RESERVED_TARGETS:
+        if path == reserved or (reserved != "/" and path.startswith(reserved + "/")):
+            raise ValueError(f"{reserved} belongs to the container itself; mount elsewhere")
+    return path
+
+
+class User(Frozen):
+    """Who the agent is inside. Never root."""
+
+    uid: Annotated[int, Field(ge=1, le=2**31)] = 1000
+    gid: Annotated[int, Field(ge=1, le=2**31)] = 1000
+
+
+class Bind(Frozen):
+    """A directory of the engine's host, shown to the container."""
+
+    kind: Literal["bind"] = "bind"
+    source: str
+    """Absolute; symbolic links are resolved and checked against the allowed roots."""
+    target: str = WORKSPACE
+    read_only: bool = True
+
+    _target = field_validator("target")(_check_target)
+
+
+class Volume(Frozen):
+    """Storage that belongs to one kept container and goes with it."""
+
+    kind: Literal["volume"] = "volume"
+    target: str = HOME
+
+    _target = field_validator("target")(_check_target)
+
+
+Mount = Annotated[Bind | Volume, Field(discriminator="kind")]
+
+
+class Tmpfs(Frozen):
+    """Memory-backed scratch space; it counts against the memory limit."""
+
+    target: str
+    size_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
+
+    _target = field_validator("target")(_check_target)
+
+
+class Limits(Frozen):
+    """What a container may use up before the kernel says no."""
+
+    memory_bytes: Annotated[int, Field(ge=6 * MIB)] = 2048 * MIB
+    """Memory and swap together. Scratch space counts; claude alone wants some 300 MB."""
+    cpus: Annotated[float, Field(gt=0, le=1024)] = 2.0
+    pids: Annotated[int, Field(ge=8, le=65536)] = 256
+    open_files: Annotated[int, Field(ge=64, le=1048576)] = 4096
+    shm_bytes: Annotated[int, Field(ge=MIB)] = 64 * MIB
+    """Shared memory between processes; it counts as memory as well."""
+
+
+class ContainerSpec(Frozen):
+    """All that a container can touch, apart from its wire. There is no network to configure."""
+
+    image: Annotated[str, StringConstraints(min_length=1)]
+    user: User = User()
+    mounts: tuple[Mount, ...] = ()
+    tmpfs: tuple[Tmpfs, ...] = (Tmpfs(target="/tmp"), Tmpfs(target=HOME))  # noqa: S108 inside
+    limits: Limits = Limits()
+    oci_runtime: str | None = None
+    """Another OCI runtime of the engine, such as "runsc"; None is the engine's default."""
+    seccomp: str | None = None
+    """The text of a seccomp profile (JSON); None is the engine's default one."""
+    lease_seconds: Annotated[float, Field(ge=0.5, le=3600)] = 60.0
+    """The container ends itself when the orchestrator has been silent for so long."""
+    lifetime_seconds: Annotated[float, Field(gt=0, le=30 * 86400)] = 3600.0
+    """The container ends itself after so long, whatever happens."""
+
+    @model_validator(mode="after")
+    def _one_thing_per_target(self) -> Self:
+        targets = [m.target for m in (*self.mounts, *self.tmpfs)]
+        twice = sorted({t for t in targets if targets.count(t) > 1})
+        if twice:
+            raise ValueError(f"mounted twice: {', '.join(twice)}")
+        return self
+
+    @model_validator(mode="after")
+    def _scratch_leaves_room(self) -> Self:
+        # Scratch space is memory: when it could fill the limit, the writer is killed for want of
+        # memory instead of being told that the disk is full, and the warden may go with it.
+        scratch = sum(t.size_bytes for t in self.tmpfs) + self.limits.shm_bytes
+        if scratch > 0.75 * self.limits.memory_bytes:
+            raise ValueError(
+                f"tmpfs and /dev/shm add up to {scratch // MIB} MiB of a memory limit of "
+                f"{self.limits.memory_bytes // MIB} MiB; leave at least a quarter for processes"
+            )
+        return self
+
+    @property
+    def digest(self) -> str:
+        """The same for equal specs: what makes two containers interchangeable."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+
+class File(Frozen):
+    """A file to place before a program starts, written as the agent's user."""
+
+    path: str
+    content: bytes
+    mode: Annotated[int, Field(ge=0, le=0o777)] = 0o600
+
+
+class Launch(Frozen):
+    """One program inside a container: nothing is inherited, all of it is written here."""
+
+    argv: Annotated[tuple[str, ...], Field(min_length=1)]
+    env: dict[str, str] = {}
+    cwd: str = "/"
+    files: tuple[File, ...] = ()
+
+
+class Ending(Frozen):
+    """How a container's wire ended, as far as anybody can tell."""
+
+    how: Literal["closed", "eof", "malformed", "silent"]
+    detail: str = ""
+    exit_code: int | None = None
+    """Of PID 1, from the engine; None when the engine did not say."""
+    out_of_memory: bool = False
+    """The kernel killed something inside for want of memory, at some time."""
+    last_words: str = ""
+    """What PID 1 said on stderr: only ever a crash."""
+
+
+class Failure(Frozen):
+    """Whose failure it was that a container ended, and a sentence for people."""
+
+    whose: Literal["agent", "memory", "machinery", "engine"]
+    message: str

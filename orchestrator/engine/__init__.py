@@ -1,0 +1,1 @@
+"""The verbs: what an orchestrator does with agents, tasks and containers."""

@@ -1,0 +1,99 @@
+"""The error tree: three branches, because three people act on them.
+
+OrchestratorError
+├── AuthorError            whoever wrote the agent, its image or its limits
+│   ├── SpecRefused        a container that we will not make
+│   ├── MemoryTooSmall     it dies before it can say hello
+│   └── SpawnFailed        the program could not be started inside the container
+├── OperatorError          whoever runs the orchestrator and its engine
+│   ├── EngineUnreachable  no container engine answers
+│   ├── EngineRefused      the engine answered, and it was a no
+│   ├── ImageMissing       the image is not on the engine
+│   ├── ImageBuildFailed   the image could not be made
+│   │   └── BaseMissing     there is nothing to build it on, and nothing to make that with
+│   └── WireLost           a container went away, or did not keep to the protocol
+└── CallerError            whoever asked for this run
+    ├── MountRefused       a directory that no container may see
+    └── NameTaken          somebody else is using that container
+
+A message says what happened, to what, and what to do next; it never carries a secret.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OrchestratorError(Exception):
+    """Anything that goes wrong in a way we foresaw."""
+
+    code: ClassVar[str] = "error"
+    """For programs. It does not change between releases."""
+
+    exit_code: ClassVar[int] = 1
+    """What the command line exits with."""
+
+
+class AuthorError(OrchestratorError):
+    code = "author_error"
+    exit_code = 3
+
+
+class OperatorError(OrchestratorError):
+    code = "operator_error"
+    exit_code = 4
+
+
+class CallerError(OrchestratorError):
+    code = "caller_error"
+    exit_code = 5
+
+
+class SpecRefused(AuthorError):
+    code = "spec_refused"
+
+
+class MemoryTooSmall(AuthorError):
+    code = "memory_too_small"
+
+
+class SpawnFailed(AuthorError):
+    code = "spawn_failed"
+
+    def __init__(self, message: str, *, errno: int = 0) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class EngineUnreachable(OperatorError):
+    code = "engine_unreachable"
+    exit_code = 6
+
+
+class EngineRefused(OperatorError):
+    code = "engine_refused"
+
+
+class ImageMissing(OperatorError):
+    code = "image_missing"
+
+
+class ImageBuildFailed(OperatorError):
+    code = "image_build_failed"
+
+
+class BaseMissing(ImageBuildFailed):
+    code = "base_missing"
+    exit_code = 7
+
+
+class WireLost(OperatorError):
+    code = "wire_lost"
+
+
+class MountRefused(CallerError):
+    code = "mount_refused"
+
+
+class NameTaken(CallerError):
+    code = "name_taken"

@@ -1,0 +1,1 @@
+"""Doors to the orchestrator. They translate, nothing else."""

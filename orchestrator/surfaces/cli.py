@@ -1,0 +1,57 @@
+"""The command line: one group of commands per module, one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from orchestrator import __version__
+from orchestrator.errors import OrchestratorError
+from orchestrator.surfaces.cli_doctor import doctor
+from orchestrator.surfaces.cli_images import images_app
+
+app = typer.Typer(
+    name="orchestrator",
+    help="Hand a task to an AI agent you don't fully trust.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: half the time
+)
+app.add_typer(images_app, name="images")
+app.command()(doctor)
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit: 0, 2 for a command line nobody understands, else the error's code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        app(args=args, prog_name="orchestrator")
+    except OrchestratorError as exc:
+        if "--json" in args:
+            print(json.dumps({"error": {"code": exc.code, "message": str(exc)}}))
+        else:
+            print(f"error: {exc}", file=sys.stderr)
+        sys.exit(exc.exit_code)
+    sys.exit(0)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"orchestrator {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say which it is."),
+    ] = False,
+) -> None:
+    """What can be said before any command."""

@@ -1,0 +1,223 @@
+"""Frames -> streams: many ordered byte streams over one wire, none of which can block another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from orchestrator.errors import WireLost
+from orchestrator.wire import warden as w
+
+GRANT = w.WINDOW // 2
+"""Grant credit when so much has been read: half a window keeps the sender busy, with few frames."""
+
+
+class Stream:
+    """One byte stream each way. At most a window's worth waits in either direction.
+
+    One task reads and one task writes at a time.
+    """
+
+    def __init__(self, number: int, mux: Mux) -> None:
+        self.number = number
+        self._mux = mux
+        self._chunks: deque[bytes] = deque()
+        self._waiting = 0  # bytes in _chunks
+        self._read_since_grant = 0
+        self._credit = w.WINDOW
+        self._read_ended = False
+        self._write_ended = False
+        self._reset = False
+        self._changed: asyncio.Event | None = None
+
+    async def read(self, max_bytes: int = w.MAX_PAYLOAD) -> bytes:
+        """Some bytes, or b"" at the end. What had arrived is delivered before any error."""
+        while not self._chunks:
+            if self._read_ended:
+                return b""
+            self._raise_if_broken()
+            await self._change()
+        data = self._chunks.popleft()
+        if len(data) > max_bytes:
+            self._chunks.appendleft(data[max_bytes:])
+            data = data[:max_bytes]
+        self._waiting -= len(data)
+        self._read_since_grant += len(data)
+        if self._read_since_grant >= GRANT and not self._read_ended:
+            self._mux.send(w.CREDIT, self.number, self._read_since_grant.to_bytes(4, "big"))
+            self._read_since_grant = 0
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send it all, waiting for the reader as needed."""
+        at = 0
+        while at < len(data):
+            self._raise_if_broken()
+            if self._write_ended:
+                raise BrokenPipeError("the other end does not read this stream any more")
+            room = min(self._credit, w.MAX_PAYLOAD)
+            if not room:
+                await self._change()
+            elif self._mux.held is not None:
+                await self._mux.held.wait()
+            else:
+                chunk = data[at : at + room]
+                at += len(chunk)
+                self._credit -= len(chunk)
+                self._mux.send(w.DATA, self.number, chunk)
+
+    def end(self) -> None:
+        """Nothing more will be written."""
+        if not (self._write_ended or self._reset):
+            self._write_ended = True
+            self._mux.send(w.END, self.number)
+            self._mux.settle(self)
+
+    def reset(self) -> None:
+        """Give the stream up, both ways, now."""
+        if not (self._reset or self.over):
+            self._mux.send(w.RESET, self.number)
+            self._break()
+
+    @property
+    def over(self) -> bool:
+        return self._reset or (self._read_ended and self._write_ended)
+
+    def stop_writing(self) -> None:
+        """The reader at the other end is gone; who still writes is told."""
+        self._write_ended = True
+        self._notify()
+        self._mux.settle(self)
+
+    # Called by the mux
+
+    def _on_data(self, payload: bytes) -> None:
+        if self._read_ended or self._waiting + self._read_since_grant + len(payload) > w.WINDOW:
+            raise w.Malformed(f"stream {self.number} sent more than it may")
+        if payload:
+            self._chunks.append(payload)
+            self._waiting += len(payload)
+            self._notify()
+
+    def _on_end(self) -> None:
+        if self._read_ended:
+            raise w.Malformed(f"stream {self.number} ended twice")
+        self._read_ended = True
+        self._notify()
+        self._mux.settle(self)
+
+    def _on_credit(self, payload: bytes) -> None:
+        self._credit += int.from_bytes(payload, "big")
+        if len(payload) != 4 or self._credit > w.WINDOW:
+            raise w.Malformed(f"stream {self.number} was granted more than a window")
+        self._notify()
+
+    def _break(self) -> None:
+        self._reset = True
+        self._notify()
+        self._mux.settle(self)
+
+    def _notify(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    async def _change(self) -> None:
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        await self._changed.wait()
+
+    def _raise_if_broken(self) -> None:
+        if self._mux.lost is not None:
+            raise WireLost(self._mux.lost)
+        if self._reset:
+            raise ConnectionResetError(f"stream {self.number} was reset")
+
+
+class Mux:
+    """The streams of one wire, and the way its other frames take.
+
+    It does no I/O: bytes come in through `feed` and leave through the `write` it was given.
+    Everything the other end may get wrong ends in Malformed.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        on_control: Callable[[int, int, bytes], None],
+        accepted: frozenset[int],
+    ) -> None:
+        self._write = write
+        self._on_control = on_control
+        self._decoder = w.Decoder(accepted)
+        self._streams: dict[int, Stream] = {}
+        host = w.HELLO in accepted
+        self._next_own = 1 if host else 2
+        self._last_theirs = 0 if host else -1
+        self.lost: str | None = None
+        """Why the wire ended, once it has."""
+        self.held: asyncio.Event | None = None
+        """Set while the transport has enough to do: data waits, everything else goes on."""
+
+    def feed(self, data: bytes | memoryview) -> None:
+        for kind, number, payload in self._decoder.feed(data):
+            if kind < w.DATA or kind > w.CREDIT:
+                self._on_control(kind, number, payload)
+                continue
+            stream = self._streams.get(number)
+            if stream is None:
+                self._check_ended(number)
+            elif kind == w.DATA:
+                stream._on_data(payload)
+            elif kind == w.CREDIT:
+                stream._on_credit(payload)
+            elif kind == w.END:
+                stream._on_end()
+            else:
+                stream._break()
+
+    def send(self, kind: int, number: int, payload: bytes = b"") -> None:
+        if self.lost is None:
+            self._write(w.encode(kind, number, payload))
+
+    def open(self) -> Stream:
+        """A stream of our own numbering."""
+        stream = self._streams[self._next_own] = Stream(self._next_own, self)
+        self._next_own += 2
+        return stream
+
+    def accept(self, number: int) -> Stream:
+        """A stream that the other end opens; its numbers only ever grow."""
+        if number % 2 == self._next_own % 2 or number <= self._last_theirs:
+            raise w.Malformed(f"stream {number} cannot be opened now")
+        self._last_theirs = number
+        stream = self._streams[number] = Stream(number, self)
+        return stream
+
+    def settle(self, stream: Stream) -> None:
+        if stream.over:
+            self._streams.pop(stream.number, None)
+
+    def hold(self) -> None:
+        if self.held is None:
+            self.held = asyncio.Event()
+
+    def release(self) -> None:
+        if self.held is not None:
+            self.held.set()
+            self.held = None
+
+    def lose(self, why: str) -> None:
+        """End every stream; who reads or writes is told why."""
+        self.lost = why
+        self.release()
+        for stream in self._streams.values():
+            stream._notify()
+        self._streams.clear()
+
+    def _check_ended(self, number: int) -> None:
+        """Late frames of a stream that has ended are normal; a number never used is not."""
+        ours = number % 2 == self._next_own % 2
+        if number < 1 or (number >= self._next_own if ours else number > self._last_theirs):
+            raise w.Malformed(f"stream {number} was never opened")

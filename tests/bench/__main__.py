@@ -1,0 +1,79 @@
+"""`python -m tests.bench`: this project against the plain tools that one would use instead.
+
+Ours and theirs take turns in one run, so that ratios hold on a busy machine where milliseconds
+do not. Exits with 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+
+from orchestrator.containers.engine import Engine
+from tests.bench.crowd import crowd, memory
+from tests.bench.latency import latency, rate
+from tests.bench.report import as_json, markdown, print_table, write_readme
+from tests.bench.row import Row
+from tests.bench.stage import Stage, open_stage
+from tests.bench.throughput import throughput
+
+Case = Callable[[Stage], Awaitable[tuple[Row, ...]]]
+
+CASES: dict[str, Case] = {
+    "latency": latency,
+    "rate": rate,
+    "throughput": throughput,
+    "crowd": crowd,
+    "memory": memory,
+}
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
+    options = parser.parse_args()
+    unknown = sorted(set(options.cases) - set(CASES))
+    if unknown:
+        parser.error(f"no case {', '.join(unknown)}; known: {', '.join(CASES)}")
+    rows, caption = anyio.run(_measure, options.cases or list(CASES), options.quick)
+    if options.json:
+        print(as_json(rows, caption))
+    else:
+        print_table(rows, caption)
+    if options.write_readme:
+        write_readme(README, markdown(rows, caption))
+    return 1 if any(row.met is False for row in rows) else 0
+
+
+async def _measure(names: list[str], quick: bool) -> tuple[list[Row], str]:
+    rows: list[Row] = []
+    async with open_stage(quick=quick) as stage:
+        for name in names:
+            print(f"measuring {name}", file=sys.stderr, flush=True)
+            rows += await CASES[name](stage)
+        return rows, _caption(stage.runtime.engine)
+
+
+def _caption(engine: Engine) -> str:
+    version = engine.api.version()["Version"]
+    today = datetime.datetime.now(datetime.UTC).date()
+    return (
+        f"Medians of one run, {today}: Docker {version}, {os.cpu_count()} cores, "
+        f"Linux {platform.release()}, Python {platform.python_version()}."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Rows -> a table for people, in a terminal or in the README, or JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.row import Row
+
+HEADINGS = ("", "ours", "instead", "ratio", "target", "met")
+
+BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
+
+
+def print_table(rows: Sequence[Row], caption: str) -> None:
+    table = Table(caption=caption, caption_justify="left")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if not heading else "right")
+    for row in rows:
+        style = "red" if row.met is False else None
+        table.add_row(*row.cells, style=style)
+    # Wide enough for every cell, so that a log file can be read as well.
+    console = Console()
+    Console(width=max(console.width, 140)).print(table)
+
+
+def markdown(rows: Sequence[Row], caption: str) -> str:
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---" + "|---:" * (len(HEADINGS) - 1) + "|"]
+    lines += ["| " + " | ".join(row.cells) + " |" for row in rows]
+    return "\n".join([*lines, "", caption])
+
+
+def write_readme(path: Path, text: str) -> None:
+    """Put the table between its markers."""
+    old = path.read_text()
+    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    if not pattern.search(old):
+        raise SystemExit(f"{path} has no {BEGIN} ... {END} to write between")
+    path.write_text(pattern.sub(lambda _: f"{BEGIN}\n{text}\n{END}", old))
+
+
+def as_json(rows: Sequence[Row], caption: str) -> str:
+    listed = [{**row.model_dump(), "ratio": row.ratio, "met": row.met} for row in rows]
+    return json.dumps({"caption": caption, "rows": listed}, indent=2)

@@ -1,0 +1,75 @@
+"""Fixtures for everybody: the image, a state directory of one's own, a runtime on the engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.app import open_runtime
+from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.engine import connect
+from orchestrator.containers.images import build_agent_image
+from orchestrator.domain.container import ContainerSpec
+from orchestrator.settings import Settings, read_settings
+
+JOIN_SECONDS = 5
+"""For a thread that is on its way out when the test ends."""
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    # anyio keeps its worker threads for the next call and ends them with the loop.
+    left = [t for t in set(threading.enumerate()) - before if "AnyIO worker" not in t.name]
+    for thread in left:
+        thread.join(JOIN_SECONDS)
+    left = [thread for thread in left if thread.is_alive()]
+    assert not left, f"threads left behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """The agent image; built if it is missing, which `make test` has done before."""
+    settings = read_settings()
+    engine = connect(settings)
+    try:
+        return build_agent_image(engine, settings, lambda _: None)
+    finally:
+        engine.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings with a state directory of the test's own: nobody else's containers are in sight."""
+    work = tmp_path / "work"
+    work.mkdir()
+    state = {"state_dir": tmp_path / "state", "allowed_roots": (work,), "home": tmp_path / "home"}
+    return read_settings().model_copy(update=state)
+
+
+@pytest.fixture
+async def runtime(settings: Settings) -> AsyncIterator[DockerRuntime]:
+    """A runtime on the real engine; the test fails if it leaves a container behind."""
+    async with open_runtime(settings) as opened:
+        yield opened
+        left = await opened.list()
+        for info in left:
+            if info.kind == "kept":
+                await opened.forget(info.key)
+            else:
+                await opened.remove(info.id)
+        assert not left, f"containers left behind: {[info.name for info in left]}"
+
+
+@pytest.fixture
+def spec(image: str) -> ContainerSpec:
+    return ContainerSpec(image=image)

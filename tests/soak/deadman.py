@@ -1,0 +1,184 @@
+"""Dead-man trials: a process that holds containers dies or hangs, and all of them have to go.
+
+Nothing here removes a container before its trial has been judged.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
+
+import docker
+import docker.errors
+
+from orchestrator.containers.engine import connect
+from orchestrator.containers.images import build_agent_image
+from orchestrator.domain import Frozen
+from orchestrator.settings import read_settings
+
+TRIAL, KIND = "soak.trial", "soak.kind"
+"""Labels: which trial a container belongs to, and what runs in it."""
+
+READY_SECONDS = 180.0
+"""For a holder to have all its containers, on a machine under load."""
+
+WATCH_SECONDS = 30.0
+"""How long a trial watches containers that do not go."""
+
+POLL_SECONDS = 0.02
+
+How = Literal["killed", "closed", "hung"]
+"""SIGKILL; all wires closed, by a holder that lives on; SIGSTOP, so that the lease runs out."""
+
+
+class Gone(Frozen):
+    """A container that went, and how long that took."""
+
+    kind: str
+    seconds: float
+
+
+class Trial(Frozen):
+    """What became of one holder's containers."""
+
+    how: How
+    gone: tuple[Gone, ...]
+    left: tuple[str, ...]
+    """Those that did not go while we watched, with their state."""
+
+    @property
+    def seconds(self) -> float:
+        """Until the last one was gone."""
+        return WATCH_SECONDS if self.left else max(one.seconds for one in self.gone)
+
+
+class Engine:
+    """The engine as somebody sees it who only looks, with the image to make containers of."""
+
+    def __init__(self, api: docker.APIClient, image: str) -> None:
+        self._api = api
+        self.image = image
+
+    def containers(self, trial: str) -> dict[str, dict[str, Any]]:
+        """Every container of a trial, in whatever state, by id."""
+        rows = self._api.containers(all=True, filters={"label": f"{TRIAL}={trial}"})
+        return {str(row["Id"]): row for row in rows}
+
+    def remove(self, container: str) -> None:
+        with suppress(docker.errors.APIError):  # gone in between
+            self._api.remove_container(container, force=True)
+
+
+@contextmanager
+def open_engine() -> Iterator[Engine]:
+    settings = read_settings()
+    engine = connect(settings)
+    try:
+        yield Engine(engine.api, build_agent_image(engine, settings, print))
+    finally:
+        engine.close()
+
+
+def try_holder(engine: Engine, how: How, count: int, *, lease_seconds: float = 60.0) -> Trial:
+    """Have a process hold containers in the middle of runs, take it away, watch them go."""
+    name = secrets.token_hex(6)
+    try:
+        with _holder(engine.image, name, count, lease_seconds) as holder:
+            running = engine.containers(name)
+            states = sorted(row["State"] for row in running.values())
+            assert states == ["running"] * count, f"{states} before anything was done to them"
+            began = time.monotonic()
+            _take_away(holder, how)
+            return _watch(engine, how, name, running, began)
+    finally:
+        for container in engine.containers(name):
+            engine.remove(container)
+
+
+def summary(trials: Sequence[Trial]) -> str:
+    """p50 and max of the time to gone, by what ran inside."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for trial in trials:
+        seconds[f"{trial.how}: all of a trial"].append(trial.seconds)
+        for one in trial.gone:
+            seconds[f"{trial.how}: {one.kind}"].append(one.seconds)
+    left = sum(len(trial.left) for trial in trials)
+    lines = [
+        f"  {name:<34} n={len(taken):<5} p50 {statistics.median(taken) * 1000:6.0f} ms"
+        f"   max {max(taken) * 1000:6.0f} ms"
+        for name, taken in sorted(seconds.items())
+    ]
+    return "\n".join([f"\n{len(trials)} trials, {left} containers left", *lines])
+
+
+@contextmanager
+def _holder(
+    image: str, trial: str, count: int, lease_seconds: float
+) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-m", "tests.soak.holder", "--image", image]
+    argv += ["--label", f"{TRIAL}={trial}", "--count", str(count), "--lease", str(lease_seconds)]
+    with tempfile.TemporaryDirectory(prefix="orchestrator-soak-") as state:
+        argv += ["--state-dir", state]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as process:
+            try:
+                _expect(process, "ready")
+                yield process
+            finally:
+                process.kill()
+
+
+def _take_away(holder: subprocess.Popen[str], how: How) -> None:
+    if how == "killed":
+        holder.kill()
+    elif how == "hung":
+        holder.send_signal(signal.SIGSTOP)
+    else:
+        assert holder.stdin is not None
+        print("close", file=holder.stdin, flush=True)
+
+
+def _expect(holder: subprocess.Popen[str], word: str) -> None:
+    """Wait for a word; a holder that has not said it in time is killed, and so says nothing."""
+    assert holder.stdout is not None
+    timer = threading.Timer(READY_SECONDS, holder.kill)
+    timer.start()
+    try:
+        said = holder.stdout.readline().strip()
+    finally:
+        timer.cancel()
+        timer.join()
+    assert said == word, f"the holder said {said!r}, not {word!r}"
+
+
+def _watch(
+    engine: Engine, how: How, name: str, running: dict[str, dict[str, Any]], began: float
+) -> Trial:
+    gone: list[Gone] = []
+    left = running
+    while left and time.monotonic() < began + WATCH_SECONDS:
+        time.sleep(POLL_SECONDS)
+        listed = engine.containers(name)
+        seconds = time.monotonic() - began
+        gone += [
+            Gone(kind=left[container]["Labels"][KIND], seconds=seconds)
+            for container in left.keys() - listed.keys()
+        ]
+        left = listed
+    return Trial(
+        how=how,
+        gone=tuple(gone),
+        left=tuple(
+            f"{row['Labels'][KIND]}: {row['Id'][:12]} {row['Status']}" for row in left.values()
+        ),
+    )
