@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from orchestrator.app import open_runtime
 from orchestrator.containers.docker_runtime import DockerRuntime
@@ -17,6 +18,11 @@ from orchestrator.settings import Settings, read_settings
 
 JOIN_SECONDS = 5
 """For a thread that is on its way out when the test ends."""
+
+
+# A loaded machine is slow, and slow is not wrong.
+hypothesis_settings.register_profile("patient", deadline=None)
+hypothesis_settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

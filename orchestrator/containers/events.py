@@ -92,7 +92,7 @@ class EventStream:
         if fate is None:
             return
         if action == "oom":
-            fate.out_of_memory = True
+            fate.out_of_memory.set()
         elif action == "die":
             attributes = actor.get("Attributes")
             code = attributes.get("exitCode", "") if isinstance(attributes, dict) else ""

@@ -25,7 +25,7 @@ class Fate:
     def __init__(self) -> None:
         self.exit_code: int | None = None
         """Of PID 1."""
-        self.out_of_memory = False
+        self.out_of_memory = asyncio.Event()
         """The kernel has killed something inside for want of memory."""
         self.died = asyncio.Event()
         self.gone = asyncio.Event()
@@ -65,7 +65,7 @@ class Container:
             how=_HOW[self.wire.ended],
             detail=self.wire.detail,
             exit_code=self.fate.exit_code,
-            out_of_memory=self.fate.out_of_memory,
+            out_of_memory=self.fate.out_of_memory.is_set(),
             last_words=self.wire.last_words.decode(errors="replace"),
         )
 

@@ -239,9 +239,8 @@ async def _memory(probes: Probes) -> Finding:
         if done.code != KILLED:
             return False, f"{limit}: took twice as much (exit code {done.code})"
         with anyio.move_on_after(TELL_SECONDS):
-            while not container.fate.out_of_memory:  # noqa: ASYNC110 there is no event for it
-                await anyio.sleep(POLL_SECONDS)
-        if not container.fate.out_of_memory:
+            await container.fate.out_of_memory.wait()
+        if not container.fate.out_of_memory.is_set():
             return False, f"{limit}: killed, but the engine does not tell why"
         await container.wire.ping()
         return True, f"{limit}: killed, and reported; the warden still answers"

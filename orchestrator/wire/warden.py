@@ -504,6 +504,8 @@ class Warden:
         try:
             for _ in range(4):
                 pipes += os.pipe()
+            for fd in pipes[0], pipes[3], pipes[5]:  # to be opened again, as /dev/stdout and so on
+                os.fchmod(fd, 0o666)
             # A signal for the child must not reach our handlers in it: they share our wake-up pipe.
             signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
             pid = os.fork()

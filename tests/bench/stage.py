@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -79,9 +80,13 @@ async def open_stage(*, quick: bool) -> AsyncIterator[Stage]:
         settings = read_settings().model_copy(update={"state_dir": Path(state)})
         async with open_runtime(settings) as runtime:
             image = await anyio.to_thread.run_sync(
-                build_agent_image, runtime.engine, settings, lambda line: print(line, flush=True)
+                build_agent_image, runtime.engine, settings, _say
             )
             yield Stage(runtime, ContainerSpec(image=image), command, quick)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def library(engine: Engine) -> docker.DockerClient:

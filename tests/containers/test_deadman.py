@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.soak.deadman import Engine, How, open_engine, try_holder
+from tests.soak.deadman import Engine, How, open_engine, try_holder, try_reaper
 
 CONTAINERS = 7
 """One for each kind of mischief."""
@@ -27,7 +27,11 @@ def test_a_holder_that_goes_away_leaves_no_container(engine: Engine, how: How) -
 
 
 def test_a_holder_that_hangs_loses_its_containers_when_the_lease_runs_out(engine: Engine) -> None:
-    trial = try_holder(engine, "hung", CONTAINERS, lease_seconds=3.0)
+    trial = try_holder(engine, "hung", CONTAINERS, lease_seconds=5.0)
 
     assert trial.left == ()
     assert len(trial.gone) == CONTAINERS
+
+
+def test_what_a_holder_left_that_was_killed_while_starting_is_reaped(engine: Engine) -> None:
+    assert try_reaper(engine, CONTAINERS) == ()

@@ -16,11 +16,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Literal
 
+import anyio
 import docker
 import docker.errors
 
+from orchestrator.app import open_runtime
 from orchestrator.containers.engine import connect
 from orchestrator.containers.images import build_agent_image
 from orchestrator.domain import Frozen
@@ -105,6 +108,36 @@ def try_holder(engine: Engine, how: How, count: int, *, lease_seconds: float = 6
             engine.remove(container)
 
 
+def try_reaper(engine: Engine, count: int) -> tuple[str, ...]:
+    """Kill a holder while it starts containers; what the next orchestrator's reaper does not find.
+
+    A container that was created and never started has no PID 1 to notice that its holder is gone,
+    and the engine removes only what has run.
+    """
+    name = secrets.token_hex(6)
+    try:
+        with tempfile.TemporaryDirectory(prefix="orchestrator-soak-") as state:
+            with _process(engine.image, name, count, 60.0, state) as holder:
+                until = time.monotonic() + READY_SECONDS
+                while not engine.containers(name) and time.monotonic() < until:
+                    time.sleep(POLL_SECONDS)
+                holder.kill()
+            return anyio.run(_reap_until_gone, engine, name, Path(state))
+    finally:
+        for container in engine.containers(name):
+            engine.remove(container)
+
+
+async def _reap_until_gone(engine: Engine, name: str, state_dir: Path) -> tuple[str, ...]:
+    settings = read_settings().model_copy(update={"state_dir": state_dir})
+    async with open_runtime(settings) as runtime:
+        until = time.monotonic() + WATCH_SECONDS
+        while (left := engine.containers(name)) and time.monotonic() < until:
+            await runtime.reap()  # again, since the engine may still be creating one
+            await anyio.sleep(POLL_SECONDS)
+    return _described(left)
+
+
 def summary(trials: Sequence[Trial]) -> str:
     """p50 and max of the time to gone, by what ran inside."""
     seconds: dict[str, list[float]] = defaultdict(list)
@@ -125,17 +158,28 @@ def summary(trials: Sequence[Trial]) -> str:
 def _holder(
     image: str, trial: str, count: int, lease_seconds: float
 ) -> Iterator[subprocess.Popen[str]]:
+    """A holder that has all its containers."""
+    with (
+        tempfile.TemporaryDirectory(prefix="orchestrator-soak-") as state,
+        _process(image, trial, count, lease_seconds, state) as process,
+    ):
+        _expect(process, "ready")
+        yield process
+
+
+@contextmanager
+def _process(
+    image: str, trial: str, count: int, lease_seconds: float, state_dir: str
+) -> Iterator[subprocess.Popen[str]]:
     argv = [sys.executable, "-m", "tests.soak.holder", "--image", image]
     argv += ["--label", f"{TRIAL}={trial}", "--count", str(count), "--lease", str(lease_seconds)]
-    with tempfile.TemporaryDirectory(prefix="orchestrator-soak-") as state:
-        argv += ["--state-dir", state]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as process:
-            try:
-                _expect(process, "ready")
-                yield process
-            finally:
-                process.kill()
+    argv += ["--state-dir", state_dir]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _take_away(holder: subprocess.Popen[str], how: How) -> None:
@@ -175,10 +219,10 @@ def _watch(
             for container in left.keys() - listed.keys()
         ]
         left = listed
-    return Trial(
-        how=how,
-        gone=tuple(gone),
-        left=tuple(
-            f"{row['Labels'][KIND]}: {row['Id'][:12]} {row['Status']}" for row in left.values()
-        ),
+    return Trial(how=how, gone=tuple(gone), left=_described(left))
+
+
+def _described(left: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(
+        f"{row['Labels'][KIND]}: {row['Id'][:12]} {row['Status']}" for row in left.values()
     )

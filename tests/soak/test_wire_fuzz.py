@@ -121,14 +121,15 @@ def _from_warden(rng: random.Random) -> list[Frame]:
     news: list[Frame] = [(w.HELLO, 0, w.pack(b"%d" % w.VERSION, b"3.11")), (w.PONG, 0, b"1")]
     news += [(w.KILLED, 0, b""), (w.LISTENING, 0, w.pack(b"echo", b"8080", b""))]
     for stream in (1, 5):
+        if rng.random() < 0.2:
+            news.append((w.FAULT, stream, w.pack(b"2", b"cannot run cat")))
+            continue
         news.append((w.STARTED, stream, (7).to_bytes(4, "big")))
         news.append((w.DATA, stream, rng.randbytes(rng.choice((0, 10, w.MAX_PAYLOAD)))))
-        news.append((w.CREDIT, stream, (1000).to_bytes(4, "big")))
+        news.append((w.CREDIT, stream, rng.choice((0, 0, 1000)).to_bytes(4, "big")))
         news.append((w.DATA, stream + 2, b"oops"))
-        last = (-9).to_bytes(4, "big", signed=True)
-        fault = w.pack(b"2", b"cannot run cat")
-        news.append(rng.choice(((w.EXIT, stream, last), (w.FAULT, stream, fault))))
         news += [(w.END, stream, b""), (w.END, stream + 2, b"")]
+        news.append((w.EXIT, stream, (-9).to_bytes(4, "big", signed=True)))
     for stream in (2, 4):
         news += [(w.OPEN, stream, b"echo"), (w.DATA, stream, b"hello")]
         news.append((rng.choice((w.END, w.RESET)), stream, b""))
