@@ -24,7 +24,7 @@ from orchestrator.containers.reaper import why_reap
 from orchestrator.containers.runtime import Container, Fate, Reaped
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.errors import EngineRefused, NameTaken, OrchestratorError, WireLost
-from orchestrator.wire.host import Wire
+from orchestrator.wire.host import Wire, WireEnd
 
 STARTS_PER_CORE = 4
 """Containers being started at once: more of them only make each other wait."""
@@ -32,7 +32,7 @@ STARTS_PER_CORE = 4
 HELLO_SECONDS = 60.0
 """From start to the warden's first word, on a machine under load."""
 
-GONE_SECONDS = 10.0
+GONE_SECONDS = 5.0
 """After the wire is cut, for the container to end by itself; after that it is removed by force."""
 
 
@@ -279,10 +279,12 @@ class _Held:
                 self._runtime.events.unwatch(self._id)
 
     async def _end(self) -> bool:
-        """Cut the wire; True when a container was running on it, and so will end by itself."""
-        if self._wire is not None:
-            await self._wire.close()
-        return self._container is not None
+        """Cut the wire; True when the container can be trusted to end by itself."""
+        if self._wire is None:
+            return False
+        await self._wire.close()
+        honest = self._wire.ended not in (WireEnd.MALFORMED, WireEnd.SILENT)
+        return honest and self._container is not None
 
     async def _see_stopped(self) -> None:
         """See that it has stopped: the engine says "die" a moment before it lists it as exited."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +23,9 @@ from orchestrator.settings import Settings
 
 CALL_SECONDS = 60
 """One call to the engine: a hung OCI runtime blocks `start` for ever otherwise."""
+
+OLDEST_API = "1.40"
+"""Docker 19.03 and Podman 4: only to ask which version an engine speaks."""
 
 CALL_THREADS = 32
 """Blocking calls under way at once. anyio's own limit of 40 is shared with everybody else."""
@@ -89,22 +93,33 @@ def connect(settings: Settings) -> Engine:
     """The first engine that answers, or a sentence that says where we looked."""
     failures: list[str] = []
     for address in settings.engine_candidates:
-        socket = address.removeprefix("unix://")
-        if address.startswith("unix://") and not Path(socket).exists():
-            failures.append(f"{address}: no such socket")
-            continue
         try:
-            api = docker.APIClient(
-                base_url=address, version="auto", timeout=CALL_SECONDS, tls=_tls(settings.tls_dir)
-            )
-        except (docker.errors.DockerException, requests.exceptions.RequestException) as exc:
+            _try_socket(address)
+            return Engine(address, _client(address, settings.tls_dir), settings.tls_dir)
+        except (docker.errors.DockerException, OSError) as exc:  # requests' errors are OSErrors
             failures.append(f"{address}: {exc}")
-            continue
-        return Engine(address, api, settings.tls_dir)
     raise EngineUnreachable(
         "no container engine answers; start Docker or Podman, or set DOCKER_HOST. Tried:\n  "
         + "\n  ".join(failures)
     )
+
+
+def _try_socket(address: str) -> None:
+    """Raise OSError unless somebody listens; docker-py would leave the socket open."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as attempt:
+            attempt.connect(address.removeprefix("unix://"))
+
+
+def _client(address: str, tls_dir: Path | None) -> docker.APIClient:
+    # Not version="auto", which leaves a socket open when nobody answers.
+    tls = _tls(tls_dir)
+    first = docker.APIClient(address, version=OLDEST_API, timeout=CALL_SECONDS, tls=tls)
+    try:
+        version = str(first.version(api_version=False)["ApiVersion"])
+    finally:
+        first.close()
+    return docker.APIClient(address, version=version, timeout=CALL_SECONDS, tls=tls)
 
 
 def _tls(tls_dir: Path | None) -> docker.tls.TLSConfig | bool:

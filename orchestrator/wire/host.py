@@ -80,6 +80,7 @@ class Process:
         self._fault: SpawnFailed | None = None
         self._started = asyncio.Event()
         self._exited = asyncio.Event()
+        self._draining: anyio.CancelScope | None = None
 
     async def wait(self) -> int:
         """The exit code, -N for signal N; WireLost when the container ended first."""
@@ -101,7 +102,7 @@ class Process:
             try:
                 await self.stdin.write(data)
                 self.stdin.end()
-            except BrokenPipeError:
+            except (BrokenPipeError, ConnectionResetError):
                 pass  # it exited without reading all of it
 
         async def keep(name: str, stream: Stream) -> None:
@@ -111,25 +112,28 @@ class Process:
                     if size < OUTPUT_LIMIT:
                         parts.append(chunk[: OUTPUT_LIMIT - size])
                         size += len(chunk)
+            except ConnectionResetError:
+                pass  # only a container that is up to something resets it; what came, came
             finally:
                 kept[name] = b"".join(parts)
 
-        async def drain() -> None:
-            await self._exited.wait()
-            await anyio.sleep(DRAIN_SECONDS)
-            tasks.cancel_scope.cancel()
-
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(drain)
-                async with anyio.create_task_group() as outputs:
-                    outputs.start_soon(write)
-                    outputs.start_soon(keep, "stdout", self.stdout)
-                    outputs.start_soon(keep, "stderr", self.stderr)
-                tasks.cancel_scope.cancel()
+                # A deadline and not a task: a short process pays for every task that is made.
+                self._draining = tasks.cancel_scope
+                if self.code is not None:
+                    self._draining.deadline = self._wire.time() + DRAIN_SECONDS
+                tasks.start_soon(keep, "stderr", self.stderr)
+                if data:
+                    tasks.start_soon(write)
+                else:
+                    self.stdin.end()
+                await keep("stdout", self.stdout)
         except* WireLost:
             raise self._wire.lost_error() from None
-        return Completed(code=await self.wait(), stdout=kept["stdout"], stderr=kept["stderr"])
+        return Completed(
+            code=await self.wait(), stdout=kept.get("stdout", b""), stderr=kept.get("stderr", b"")
+        )
 
     # Called by the wire
 
@@ -147,6 +151,8 @@ class Process:
     def _on_exit(self, code: int) -> None:
         self.code = code
         self._exited.set()
+        if self._draining is not None:
+            self._draining.deadline = self._wire.time() + DRAIN_SECONDS
         self.stdin.stop_writing()
         self.stderr.stop_writing()
 
@@ -273,6 +279,10 @@ class Wire:
     def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
         self._mux.send(kind, stream, payload)
 
+    def time(self) -> float:
+        """The clock that deadlines on this wire are set by."""
+        return self._loop.time()
+
     # What the link reports
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -330,8 +340,8 @@ class Wire:
             name = fields[0].decode() if len(fields) == 3 else ""
             if name not in self._listening:
                 raise w.Malformed("an answer to no listen")
-            done, answer = self._listening.pop(name)
             int(fields[1])
+            done, answer = self._listening.pop(name)
             answer.extend(fields[1:])
             done.set()
 
@@ -339,18 +349,23 @@ class Wire:
         process = self._processes.get(number)
         if process is None or (kind != w.FAULT and len(payload) != 4):
             raise w.Malformed(f"news of process {number}, which is not running")
+        if process._started.is_set() != (kind == w.EXIT):
+            raise w.Malformed(f"process {number} starts once, and before it exits")
         if kind == w.STARTED:
             process._on_started(int.from_bytes(payload, "big"))
             return
-        del self._processes[number]
         if kind == w.EXIT:
+            del self._processes[number]
             process._on_exit(int.from_bytes(payload, "big", signed=True))
             return
         fields = w.unpack(payload)
         if len(fields) != 2:
             raise w.Malformed("a fault has a number and a text")
-        what = fields[1].decode(errors="replace")
-        process._on_fault(SpawnFailed(f"{self.name}: {what}", errno=int(fields[0])))
+        fault = SpawnFailed(
+            f"{self.name}: {fields[1].decode(errors='replace')}", errno=int(fields[0])
+        )
+        del self._processes[number]  # not before: whoever waits for it is told by way of this
+        process._on_fault(fault)
 
     def _on_open(self, number: int, payload: bytes) -> None:
         service = self._services.get(payload.decode(errors="replace"))
