@@ -15,35 +15,62 @@ LOOK_SECONDS = 0.2
 """How often a lock that somebody else holds is tried again."""
 
 
+class FileLock:
+    """An exclusive lock that ends with the process at the latest."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+
+    def acquire(self) -> bool:
+        """Take it if nobody has it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        if not _same_file(fd, self._path):  # its last holder removed it in between
+            os.close(fd)
+            return self.acquire()
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd = -1
+
+
 @contextmanager
 def file_lock(path: Path, seconds: float, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock at path, or say after so many seconds that it stays taken.
 
     `waiting` is called once, if there is anybody to wait for.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = FileLock(path)
+    end = time.monotonic() + seconds
+    told = False
+    while not lock.acquire():
+        if time.monotonic() > end:
+            raise OperatorError(
+                f"{path} has been locked by another process for {seconds:.0f} s; "
+                "wait for it, or end it"
+            )
+        if not told:
+            waiting()
+            told = True
+        time.sleep(LOOK_SECONDS)
     try:
-        end = time.monotonic() + seconds
-        told = False
-        while not _taken(descriptor):
-            if time.monotonic() > end:
-                raise OperatorError(
-                    f"{path} has been locked by another process for {seconds:.0f} s; "
-                    "wait for it, or end it"
-                )
-            if not told:
-                waiting()
-                told = True
-            time.sleep(LOOK_SECONDS)
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
-def _taken(descriptor: int) -> bool:
+def _same_file(fd: int, path: Path) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
         return False
-    return True

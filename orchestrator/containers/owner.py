@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from orchestrator.containers.file_lock import FileLock
 from orchestrator.errors import NameTaken
-
-
-class FileLock:
-    """An exclusive lock that ends with the process at the latest."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = -1
-
-    def acquire(self) -> bool:
-        """Take it if nobody has it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return False
-        if not _same_file(fd, self._path):  # its last holder removed it in between
-            os.close(fd)
-            return self.acquire()
-        self._fd = fd
-        return True
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            self._path.unlink(missing_ok=True)
-            os.close(self._fd)
-            self._fd = -1
-
-
-def _same_file(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 class Owner:

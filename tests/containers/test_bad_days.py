@@ -216,7 +216,7 @@ def lying_image(engine: Engine, image: str, code: str) -> Iterator[str]:
     tag = f"orchestrator-test:{secrets.token_hex(6)}"
     source = f"import os, sys, time\n{code}\n"
     dockerfile = (
-        f"FROM {image}\nUSER root\nCOPY w.py /opt/orchestrator/w.py\n"
+        f"FROM {image}\nLABEL of={tag}\nUSER root\nCOPY w.py /opt/orchestrator/w.py\n"
         'RUN python3 -c "import py_compile as p; '
         "p.compile('/opt/orchestrator/w.py', '/opt/orchestrator/warden.pyc')\"\n"
     )
