@@ -2,21 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
+import anyio
 import anyio.to_thread
 
-from orchestrator.containers.docker_runtime import DockerRuntime
-from orchestrator.containers.engine import connect
-from orchestrator.containers.mounts import MountPolicy
-from orchestrator.containers.owner import Owner
-from orchestrator.settings import Settings
+from orchestrator import output
+from orchestrator.catalog import AgentsDir
+from orchestrator.containers.labels import ContainerInfo
+from orchestrator.containers.runtime import Container, Reaped
+from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import ContainerSpec
+from orchestrator.engine.service import Service
+from orchestrator.engine.store import Store
+from orchestrator.errors import OperatorError
+from orchestrator.gateway.credential import credential_of
+from orchestrator.gateway.model import open_model_service
+from orchestrator.gateway.scripted import ScriptedModel, load_script
+from orchestrator.gateway.upstream import Upstream
+from orchestrator.settings import Settings, environment
+
+if TYPE_CHECKING:
+    from orchestrator.containers.docker_runtime import DockerRuntime
+
+
+@asynccontextmanager
+async def open_orchestrator(
+    settings: Settings, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[Service]:
+    """Everything that runs tasks. The engine is asked for when the first task needs it."""
+    runtime = LazyRuntime(settings)
+    store = Store(settings.state_dir / "runs.sqlite")
+    try:
+        async with open_model_service(settings) as models:
+            credential = credential_of(settings)
+            yield Service(
+                runtime=runtime,
+                agents=AgentsDir(settings.agents_dir, output.check_schema),
+                store=store,
+                models=models,
+                image=runtime.agent_image,
+                environ=environment() if environ is None else environ,
+                secrets=(credential.secret.get_secret_value(),) if credential else (),
+                script_of=lambda agent: _script(settings, agent),
+                max_runs=settings.max_runs,
+                max_runs_per_agent=settings.max_runs_per_agent,
+            )
+    finally:
+        await runtime.aclose()
+        store.close()
+
+
+def _script(settings: Settings, agent: AgentSpec) -> Upstream | None:
+    if not settings.scripted:
+        return None
+    path = settings.agents_dir / agent.name / "script.yaml"
+    if not path.exists():
+        raise OperatorError(
+            f"ORCHESTRATOR_SCRIPTED is set, but {path} is not there to play the model"
+        )
+    return ScriptedModel(load_script(path)).upstream()
 
 
 @asynccontextmanager
 async def open_runtime(settings: Settings, *, reap: bool = True) -> AsyncIterator[DockerRuntime]:
     """The container runtime on the engine that answers; what a crash left is removed first."""
+    # Imported here: docker takes 200 ms, which a server should not spend before its hello.
+    from orchestrator.containers.docker_runtime import DockerRuntime
+    from orchestrator.containers.engine import connect
+    from orchestrator.containers.mounts import MountPolicy
+    from orchestrator.containers.owner import Owner
+
     engine = await anyio.to_thread.run_sync(connect, settings)
     try:
         with Owner(settings.state_dir) as owner:
@@ -31,3 +89,57 @@ async def open_runtime(settings: Settings, *, reap: bool = True) -> AsyncIterato
                 yield runtime
     finally:
         engine.close()
+
+
+class LazyRuntime:
+    """Runtime (containers/runtime.py) on an engine that is looked for when first needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stack = AsyncExitStack()
+        self._lock = anyio.Lock()
+        self._runtime: DockerRuntime | None = None
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):  # every wait inside is bounded
+            await self._stack.aclose()
+
+    async def agent_image(self) -> str:
+        """The image that agents run in, built if it is missing."""
+        from orchestrator.containers.images import build_agent_image
+
+        engine = (await self._get()).engine
+        return await anyio.to_thread.run_sync(
+            build_agent_image, engine, self._settings, lambda _: None
+        )
+
+    @asynccontextmanager
+    async def open(
+        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None, name: str = ""
+    ) -> AsyncIterator[Container]:
+        runtime = await self._get()
+        async with runtime.open(spec, labels=labels, name=name) as container:
+            yield container
+
+    @asynccontextmanager
+    async def keep(
+        self, key: str, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Container]:
+        runtime = await self._get()
+        async with runtime.keep(key, spec, labels=labels) as container:
+            yield container
+
+    async def forget(self, key: str) -> bool:
+        return await (await self._get()).forget(key)
+
+    async def list(self) -> tuple[ContainerInfo, ...]:
+        return await (await self._get()).list()
+
+    async def reap(self) -> tuple[Reaped, ...]:
+        return await (await self._get()).reap()
+
+    async def _get(self) -> DockerRuntime:
+        async with self._lock:
+            if self._runtime is None:
+                self._runtime = await self._stack.enter_async_context(open_runtime(self._settings))
+            return self._runtime

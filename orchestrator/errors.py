@@ -2,10 +2,13 @@
 
 OrchestratorError
 ├── AuthorError            whoever wrote the agent, its image or its limits
+│   ├── AgentInvalid       an agent.md that says something we do not understand
+│   ├── VariableMissing    it names a variable that is not set
 │   ├── SpecRefused        a container that we will not make
 │   ├── MemoryTooSmall     it dies before it can say hello
 │   └── SpawnFailed        the program could not be started inside the container
 ├── OperatorError          whoever runs the orchestrator and its engine
+│   ├── AgentsDirMissing   there is no directory with agents where one should be
 │   ├── EngineUnreachable  no container engine answers
 │   ├── EngineRefused      the engine answered, and it was a no
 │   ├── ImageMissing       the image is not on the engine
@@ -13,6 +16,9 @@ OrchestratorError
 │   │   └── BaseMissing     there is nothing to build it on, and nothing to make that with
 │   └── WireLost           a container went away, or did not keep to the protocol
 └── CallerError            whoever asked for this run
+    ├── AgentNotFound      there is no agent of that name
+    ├── CallerRefused      the agent does not allow this caller
+    ├── RunNotFound        there is no run of that id
     ├── MountRefused       a directory that no container may see
     └── NameTaken          somebody else is using that container
 
@@ -49,6 +55,14 @@ class CallerError(OrchestratorError):
     exit_code = 5
 
 
+class AgentInvalid(AuthorError):
+    code = "agent_invalid"
+
+
+class VariableMissing(AuthorError):
+    code = "variable_missing"
+
+
 class SpecRefused(AuthorError):
     code = "spec_refused"
 
@@ -63,6 +77,10 @@ class SpawnFailed(AuthorError):
     def __init__(self, message: str, *, errno: int = 0) -> None:
         super().__init__(message)
         self.errno = errno
+
+
+class AgentsDirMissing(OperatorError):
+    code = "agents_dir_missing"
 
 
 class EngineUnreachable(OperatorError):
@@ -89,6 +107,18 @@ class BaseMissing(ImageBuildFailed):
 
 class WireLost(OperatorError):
     code = "wire_lost"
+
+
+class AgentNotFound(CallerError):
+    code = "agent_not_found"
+
+
+class CallerRefused(CallerError):
+    code = "caller_refused"
+
+
+class RunNotFound(CallerError):
+    code = "run_not_found"
 
 
 class MountRefused(CallerError):

@@ -1,14 +1,36 @@
-"""Process settings, read once at the edge. The only place that knows the environment."""
+"""Process settings, read once at the edge. The only place that knows the environment.
+
+A flag wins over the environment, that over orchestrator.yaml in the current directory, and that
+over the default. The file may have come with somebody's repository: it may hold no secret, and it
+may not say where secrets are sent: which model API, which engine.
+"""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 
 from orchestrator.domain import Frozen
+from orchestrator.errors import OperatorError
+
+ANTHROPIC_BASE_URL = "https://api.anthropic.com"
+"""Where model requests go unless the operator says otherwise."""
+
+MIN_TOKEN_CHARS = 16
+"""A shorter token for the HTTP server could be guessed."""
+
+SETTINGS_FILE = "orchestrator.yaml"
+"""Looked for in the current directory; its keys are the names of the fields below."""
+
+SETTINGS_BYTES = 1024 * 1024
+"""The longest settings file that is read."""
 
 
 class Settings(Frozen):
@@ -18,6 +40,8 @@ class Settings(Frozen):
     """ORCHESTRATOR_STATE_DIR: locks and records, shared by all orchestrators of a user."""
     cache_dir: Path
     """ORCHESTRATOR_CACHE_DIR: downloads that can be fetched again."""
+    agents_dir: Path = Path("agents")
+    """ORCHESTRATOR_AGENTS_DIR: a folder for each agent."""
     engine_candidates: tuple[str, ...]
     """Addresses to try for a container engine, first answer wins. DOCKER_HOST alone, if set."""
     tls_dir: Path | None = None
@@ -33,51 +57,203 @@ class Settings(Frozen):
     """ORCHESTRATOR_CLAUDE_VERSION: one whose checksum we know; None is the newest."""
     base_image: str | None = None
     """ORCHESTRATOR_BASE_IMAGE: build on this Debian or Ubuntu image instead of the default."""
+    caller: str = "main"
+    """ORCHESTRATOR_CALLER: who calls through this process, unless a token says otherwise."""
+    scripted: bool = False
+    """ORCHESTRATOR_SCRIPTED: let each agent's script.yaml play the model; for demos and tests."""
+    http_tokens: dict[str, SecretStr] = {}
+    """ORCHESTRATOR_HTTP_TOKENS: who may call over HTTP, as caller=token, separated by commas."""
+    http_hosts: tuple[str, ...] = ()
+    """ORCHESTRATOR_HTTP_HOSTS: further names by which clients reach the HTTP server."""
+    max_runs: Annotated[int, Field(ge=1)] = 8
+    """ORCHESTRATOR_MAX_RUNS: how many runs at once; later ones wait for their turn."""
+    max_runs_per_agent: Annotated[int, Field(ge=1)] = 8
+    """ORCHESTRATOR_MAX_RUNS_PER_AGENT: the same for each agent."""
+    anthropic_api_key: SecretStr | None = None
+    """ANTHROPIC_API_KEY. The model credentials stay in this process; no container sees them."""
+    anthropic_auth_token: SecretStr | None = None
+    """ANTHROPIC_AUTH_TOKEN: a bearer token instead of a key."""
+    claude_code_oauth_token: SecretStr | None = None
+    """CLAUDE_CODE_OAUTH_TOKEN: a bearer token from a login."""
+    anthropic_base_url: str = ANTHROPIC_BASE_URL
+    """ANTHROPIC_BASE_URL: where model requests go."""
 
 
-def read_settings(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
-    """The environment -> Settings."""
+class Source(NamedTuple):
+    """Where a setting may come from, and how its text is read there."""
+
+    variable: str
+    read: Callable[[str], object]
+    may_be_in_file: bool = True
+
+
+def read_settings(
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Settings:
+    """Flags, the environment and orchestrator.yaml -> Settings."""
+    return read_settings_with_origins(environ, cwd, flags)[0]
+
+
+def read_settings_with_origins(
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> tuple[Settings, dict[str, str]]:
+    """The settings, and for each of them where it came from. A flag that is None was not given."""
     env = os.environ if environ is None else environ
-    home = Path(env.get("HOME") or Path.home())
     here = cwd or Path.cwd()
+    file = here / SETTINGS_FILE
+    layers = (
+        *_defaults(env, here),
+        *((name, value, str(file)) for name, value in _from_file(file).items()),
+        *_from_environment(env),
+        *((name, value, f"--{name.replace('_', '-')}") for name, value in (flags or {}).items()),
+    )
+    values: dict[str, object] = {}
+    origins = dict.fromkeys(Settings.model_fields, "default")
+    for name, value, origin in layers:
+        if value is not None:
+            values[name], origins[name] = value, origin
+    return Settings.model_validate(values), origins
+
+
+def _defaults(env: Mapping[str, str], here: Path) -> tuple[tuple[str, object, str], ...]:
+    """The defaults that depend on where we are; the others are written in Settings."""
+    home = _home(env)
     state = Path(env.get("XDG_STATE_HOME") or home / ".local/state")
     cache = Path(env.get("XDG_CACHE_HOME") or home / ".cache")
-    roots = env.get("ORCHESTRATOR_ALLOWED_ROOTS")
-    return Settings(
-        state_dir=Path(env.get("ORCHESTRATOR_STATE_DIR") or state / "subagent-orchestrator"),
-        cache_dir=Path(env.get("ORCHESTRATOR_CACHE_DIR") or cache / "subagent-orchestrator"),
-        engine_candidates=_engine_candidates(env, home),
-        tls_dir=_tls_dir(env, home),
-        allowed_roots=_roots(roots) if roots else tuple(dict.fromkeys((home, here))),
-        home=home,
-        agent_image=env.get("ORCHESTRATOR_AGENT_IMAGE") or None,
-        claude_binary=_path(env.get("ORCHESTRATOR_CLAUDE_BINARY")),
-        claude_version=env.get("ORCHESTRATOR_CLAUDE_VERSION") or None,
-        base_image=env.get("ORCHESTRATOR_BASE_IMAGE") or None,
+    context = _docker_context(env, home)
+    return (
+        ("home", home, "HOME"),
+        ("state_dir", state / "subagent-orchestrator", "default"),
+        ("cache_dir", cache / "subagent-orchestrator", "default"),
+        ("agents_dir", here / "agents", "default"),
+        ("allowed_roots", tuple(dict.fromkeys((home, here))), "default"),
+        ("engine_candidates", _usual_sockets(env, home), "default"),
+        ("engine_candidates", (context,) if context else None, "docker context"),
     )
+
+
+def _from_environment(env: Mapping[str, str]) -> list[tuple[str, object, str]]:
+    found = [
+        (name, source.read(env[source.variable]), source.variable)
+        for name, source in SOURCES.items()
+        if env.get(source.variable)
+    ]
+    if env.get("DOCKER_TLS_VERIFY"):
+        tls = Path(env.get("DOCKER_CERT_PATH") or _home(env) / ".docker")
+        found.append(("tls_dir", tls, "DOCKER_TLS_VERIFY"))
+    return found
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    """What orchestrator.yaml says, if there is one; paths in it start from its directory."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(SETTINGS_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as exc:
+        raise OperatorError(f"{path} cannot be read: {exc.strerror}") from exc
+    import yaml  # noqa: PLC0415 most directories have no such file
+
+    if len(data) > SETTINGS_BYTES:
+        raise OperatorError(f"{path} is longer than {SETTINGS_BYTES // 1024} KiB; make it shorter")
+    try:
+        written = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        where = getattr(exc, "problem_mark", None)
+        line = f":{where.line + 1}" if where is not None else ""
+        problem = getattr(exc, "problem", None) or "it cannot be read"
+        raise OperatorError(f"{path}{line} is not YAML: {problem}") from exc
+    if written is None:
+        return {}
+    if not isinstance(written, dict):
+        raise OperatorError(f"{path} must be a mapping, such as `max_runs: 4`")
+    return {str(name): _written(path, str(name), value) for name, value in written.items()}
+
+
+def _written(path: Path, name: str, value: object) -> object:
+    """One value of the file; OperatorError if it has no business there, or is none."""
+    source = SOURCES.get(name)
+    known = [key for key, each in SOURCES.items() if each.may_be_in_file]
+    if source is None:
+        close = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
+        guess = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        raise OperatorError(f"{path}: there is no setting {name[:60]!r}; {guess}")
+    if not source.may_be_in_file:
+        raise OperatorError(
+            f"{path}: {name} is not read from a file, which others may read or have written; "
+            f"remove it and set the variable {source.variable}"
+        )
+    if value is None:
+        return None
+    field = Settings.model_fields[name]
+    kind: TypeAdapter[object] = TypeAdapter(
+        Annotated[field.annotation, field]  # type: ignore[arg-type]  # known at run time only
+    )
+    try:
+        # As JSON: there a text can be a path and a list a tuple, but "8" is no number.
+        read = kind.validate_json(json.dumps(value, default=str), strict=True)
+    except (TypeError, ValueError) as exc:
+        message = exc.errors()[0]["msg"] if isinstance(exc, ValidationError) else "Not a value"
+        raise OperatorError(f"{path}: {name}: found {str(value)[:60]!r}; {message}") from exc
+    if isinstance(read, Path):
+        return path.parent / read.expanduser()
+    if isinstance(read, tuple):
+        return tuple(
+            path.parent / item.expanduser() if isinstance(item, Path) else item for item in read
+        )
+    return read
 
 
 def _roots(text: str) -> tuple[Path, ...]:
     return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
 
 
-def _path(text: str | None) -> Path | None:
-    return Path(text).expanduser() if text else None
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
-def _tls_dir(env: Mapping[str, str], home: Path) -> Path | None:
-    if not env.get("DOCKER_TLS_VERIFY"):
-        return None
-    return Path(env.get("DOCKER_CERT_PATH") or home / ".docker")
+def _tokens(text: str) -> dict[str, SecretStr]:
+    tokens = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        caller, equals, token = pair.partition("=")
+        if not equals or len(token) < MIN_TOKEN_CHARS:
+            raise OperatorError(
+                "ORCHESTRATOR_HTTP_TOKENS must be caller=token pairs, separated by commas, each "
+                f"token at least {MIN_TOKEN_CHARS} characters long"
+            )
+        tokens[caller] = SecretStr(token)
+    return tokens
 
 
-def _engine_candidates(env: Mapping[str, str], home: Path) -> tuple[str, ...]:
-    """DOCKER_HOST if set, else the docker context, then the usual sockets, Podman's last."""
-    if env.get("DOCKER_HOST"):
-        return (env["DOCKER_HOST"],)
-    context = _docker_context(env, home)
-    if context:
-        return (context,)
+def _count(name: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and int(text[:9])):
+            raise OperatorError(f"{name}={text} is not a number from 1 on; correct or unset it")
+        return int(text[:9])
+
+    return read
+
+
+def environment() -> Mapping[str, str]:
+    """What ${VAR} in an agent.md refers to."""
+    return os.environ
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    return Path(env.get("HOME") or Path.home())
+
+
+def _usual_sockets(env: Mapping[str, str], home: Path) -> tuple[str, ...]:
+    """Where an engine listens that nobody has named; Podman's last."""
     run = env.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     sockets = (
         Path("/var/run/docker.sock"),
@@ -107,3 +283,30 @@ def _docker_context(env: Mapping[str, str], home: Path) -> str | None:
     except (OSError, ValueError, KeyError):
         return None
     return str(host)
+
+
+SOURCES: dict[str, Source] = {
+    "state_dir": Source("ORCHESTRATOR_STATE_DIR", _path),
+    "cache_dir": Source("ORCHESTRATOR_CACHE_DIR", _path),
+    "agents_dir": Source("ORCHESTRATOR_AGENTS_DIR", _path),
+    "engine_candidates": Source("DOCKER_HOST", lambda text: (text,), may_be_in_file=False),
+    "tls_dir": Source("DOCKER_CERT_PATH", lambda _: None, may_be_in_file=False),  # see above
+    "allowed_roots": Source("ORCHESTRATOR_ALLOWED_ROOTS", _roots),
+    "agent_image": Source("ORCHESTRATOR_AGENT_IMAGE", str),
+    "claude_binary": Source("ORCHESTRATOR_CLAUDE_BINARY", _path),
+    "claude_version": Source("ORCHESTRATOR_CLAUDE_VERSION", str),
+    "base_image": Source("ORCHESTRATOR_BASE_IMAGE", str),
+    "caller": Source("ORCHESTRATOR_CALLER", str),
+    "scripted": Source("ORCHESTRATOR_SCRIPTED", lambda text: text != "0"),
+    "http_tokens": Source("ORCHESTRATOR_HTTP_TOKENS", _tokens, may_be_in_file=False),
+    "http_hosts": Source("ORCHESTRATOR_HTTP_HOSTS", _names),
+    "max_runs": Source("ORCHESTRATOR_MAX_RUNS", _count("ORCHESTRATOR_MAX_RUNS")),
+    "max_runs_per_agent": Source(
+        "ORCHESTRATOR_MAX_RUNS_PER_AGENT", _count("ORCHESTRATOR_MAX_RUNS_PER_AGENT")
+    ),
+    "anthropic_api_key": Source("ANTHROPIC_API_KEY", SecretStr, may_be_in_file=False),
+    "anthropic_auth_token": Source("ANTHROPIC_AUTH_TOKEN", SecretStr, may_be_in_file=False),
+    "claude_code_oauth_token": Source("CLAUDE_CODE_OAUTH_TOKEN", SecretStr, may_be_in_file=False),
+    "anthropic_base_url": Source("ANTHROPIC_BASE_URL", str, may_be_in_file=False),
+}
+"""Every setting that somebody can make, by the name of its field."""

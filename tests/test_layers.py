@@ -27,8 +27,11 @@ HOMES = {
     "docker": {"containers"},
     "requests": {"containers"},
     "mcp": {"surfaces", "gateway"},
-    "yaml": {"catalog"},
+    "yaml": {"catalog", "gateway", "settings"},
+    "h11": {"gateway"},
+    "httpx": {"gateway"},
     "jsonschema": {"output"},
+    "referencing": {"output"},
     "typer": {"surfaces"},
     "rich": {"surfaces"},
 }

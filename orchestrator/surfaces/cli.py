@@ -11,8 +11,10 @@ import typer
 
 from orchestrator import __version__
 from orchestrator.errors import OrchestratorError
+from orchestrator.surfaces.cli_agents import agents_app
 from orchestrator.surfaces.cli_doctor import doctor
 from orchestrator.surfaces.cli_images import images_app
+from orchestrator.surfaces.cli_serve import serve
 
 app = typer.Typer(
     name="orchestrator",
@@ -22,8 +24,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: half the time
 )
+app.add_typer(agents_app, name="agents")
 app.add_typer(images_app, name="images")
 app.command()(doctor)
+app.command()(serve)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

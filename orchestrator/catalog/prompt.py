@@ -1,0 +1,46 @@
+"""AgentSpecs -> the section of a main agent's system prompt that tells of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.domain.agent import AgentSpec
+
+HEAD = """\
+## Subagents
+
+You have access to the `run_subagent` tool. Use it to delegate tasks to specialized agents. \
+Available agents:
+"""
+
+TAIL = """
+Do not attempt to do these tasks yourself: delegate them to the appropriate agent.
+"""
+
+NONE = """\
+## Subagents
+
+No subagents are available.
+"""
+
+
+def prompt_section(agents: Iterable[AgentSpec]) -> str:
+    """Markdown that lists the agents, by name, with what each is for."""
+    lines = [_line(agent) for agent in sorted(agents, key=lambda agent: agent.name)]
+    return "\n".join((HEAD, *lines, TAIL)) if lines else NONE
+
+
+def _line(agent: AgentSpec) -> str:
+    notes = [
+        note
+        for note, holds in (
+            ("It remembers earlier calls.", agent.session),
+            ("It answers in JSON.", agent.output_format == "json"),
+            ("It takes no workspace.", agent.workspace == "none"),
+        )
+        if holds
+    ]
+    description = " ".join(agent.description.split())
+    if notes and not description.endswith((".", "!", "?")):
+        description += "."
+    return " ".join((f"- **{agent.name}**: {description}", *notes))

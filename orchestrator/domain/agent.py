@@ -1,0 +1,212 @@
+"""AgentSpec: what agent.md says. The safe value is the default; its author opens things up."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.container import MIB
+from orchestrator.domain.variables import Template
+
+SHM_MB = 64
+"""Shared memory between processes, which counts beside scratch space; less where that is less."""
+
+SCRATCH_SHARE = 0.75
+"""Of the memory; where scratch space could take more, who fills it is killed, not told."""
+
+
+def _check_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", text):
+        raise ValueError(
+            'must be letters, digits, "-", "_" and ".", beginning with a letter or a digit, '
+            "64 at most"
+        )
+    return text
+
+
+def _check_rule(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_*-]*(\([^()]+\))?", text):
+        raise ValueError(
+            "must be the name of a tool, then perhaps a pattern without parentheses in it, "
+            'such as "Read", "Bash(curl:*)" or "mcp__github"'
+        )
+    return text
+
+
+def _check_variable_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise ValueError("is no name of a variable; it takes letters, digits and _")
+    return text
+
+
+def _check_host(text: str) -> str:
+    if "://" in text:
+        raise ValueError('is a URL; write the host alone, such as "api.github.com"')
+    if text == "*":
+        raise ValueError("allows every host; if that is meant, write `network: open`")
+    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+(/[0-9]{1,3})?", text):
+        raise ValueError(
+            'must be a host, such as "api.github.com", "*.example.org" or "example.org:8443"'
+        )
+    return text
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+"""Letters, digits, "-", "_" and ".", as a folder or a caller is called."""
+
+Rule = Annotated[str, AfterValidator(_check_rule)]
+"""A tool, and perhaps what of it, in the words of the agent's CLI."""
+
+Host = Annotated[str, AfterValidator(_check_host)]
+"""A name, "*." and a name, an address or a range of them; then perhaps a port."""
+
+Env = dict[Annotated[str, AfterValidator(_check_variable_name)], Template]
+
+
+class Permissions(Frozen):
+    """Which tools the agent may use, in the words of its CLI. None, unless allowed."""
+
+    allow: tuple[Rule, ...] = ()
+    """Rules such as "Bash", "Bash(curl:*)", "Read", "mcp__github"."""
+    deny: tuple[Rule, ...] = ()
+    """Rules that win over allow."""
+
+
+class McpServer(Frozen):
+    """An MCP server that runs in the agent's container and is offered to it."""
+
+    name: Name
+    """Its tools are called mcp__NAME__TOOL."""
+    command: Annotated[str, StringConstraints(min_length=1)]
+    """A program in the agent's image."""
+    args: tuple[Template, ...] = ()
+    """Its arguments; variables as in env."""
+    env: Env = {}
+    """${VAR} and ${VAR:-default} are taken from the orchestrator's environment."""
+
+
+class Network(Frozen):
+    """Where the agent may talk to. Nothing, unless the agent's author wrote otherwise."""
+
+    mode: Literal["none", "allow", "open"] = "none"
+    """Nothing, what is allowed, or every public host."""
+    allow: tuple[Host, ...] = ()
+    """Host patterns such as "api.github.com", "*.example.org", "example.org:8443"."""
+    allow_private: tuple[Host, ...] = ()
+    """Hosts that may have a private address: this machine's network is closed otherwise."""
+    deny: tuple[Host, ...] = ()
+    """Host patterns that win over the others."""
+
+    @model_validator(mode="after")
+    def _means_one_thing(self) -> Self:
+        if self.mode == "none" and (self.allow or self.allow_private or self.deny):
+            raise ValueError("mode is none, so no host can be named; leave mode out")
+        if self.mode == "allow" and not (self.allow or self.allow_private):
+            raise ValueError("allows nothing; name hosts in allow, or write `network: none`")
+        if self.mode == "open" and self.allow:
+            raise ValueError("mode is open, which allows every public host; remove allow")
+        return self
+
+
+class Resources(Frozen):
+    """What a run may use up."""
+
+    memory_mb: Annotated[int, Field(ge=256, le=1024 * 1024)] = 2048
+    """Memory and swap together, in MiB; the CLI alone wants some 300."""
+    cpus: Annotated[float, Field(gt=0, le=1024)] = 2.0
+    """Processors."""
+    pids: Annotated[int, Field(ge=32, le=65536)] = 256
+    """Processes and threads."""
+    scratch_mb: Annotated[int, Field(ge=16, le=1024 * 1024)] = 256
+    """The size of /tmp, and of the home directory. It counts as memory."""
+    open_files: Annotated[int, Field(ge=256, le=1048576)] = 4096
+    """In each process."""
+
+    @model_validator(mode="after")
+    def _scratch_leaves_room(self) -> Self:
+        scratch = 2 * self.scratch_mb + min(SHM_MB, self.scratch_mb)
+        if scratch > SCRATCH_SHARE * self.memory_mb:
+            raise ValueError(
+                f"scratch_mb is {self.scratch_mb}, for /tmp and for the home directory, which is "
+                f"too much of a memory_mb of {self.memory_mb}: together with shared memory they "
+                f"take {scratch}, and may take three quarters; lower scratch_mb or raise memory_mb"
+            )
+        return self
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory_mb * MIB
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.scratch_mb * MIB
+
+
+def _format_for_schema(fields: dict[str, Any]) -> Literal["text", "json"]:
+    return "text" if fields.get("output_schema") is None else "json"
+
+
+class AgentSpec(Frozen):
+    """One agent: its frontmatter, and its system prompt."""
+
+    name: Name
+    """What callers call it by; the same as its folder."""
+    description: Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+    """One or two sentences for whoever chooses an agent."""
+    prompt: str = ""
+    """The system prompt: the text below the frontmatter."""
+    session: bool = False
+    """Keep the container and the conversation between calls."""
+    allowed_callers: tuple[Name, ...] = ("main",)
+    """Who may run it."""
+    timeout_ms: Annotated[int, Field(ge=1000, le=24 * 3600 * 1000)] = 120_000
+    """From start to answer; before the end the agent is told to finish."""
+    permissions: Permissions = Permissions()
+    """Which tools it may use: none, unless allowed."""
+    mcp_servers: tuple[McpServer, ...] = ()
+    """MCP servers that run beside it in its container; their tools are allowed."""
+    output_schema: dict[str, object] | None = None
+    """A JSON Schema that the answer must satisfy; also the name of a file beside agent.md."""
+    output_format: Literal["text", "json"] = Field(default_factory=_format_for_schema)
+    """What the answer must be: text, or json, which is the default with an output_schema."""
+    model: Annotated[str, StringConstraints(min_length=1)] = "sonnet"
+    """An alias such as "sonnet", or a model's full name."""
+    image: Annotated[str, StringConstraints(min_length=1)] | None = None
+    """An image built on ours; None is ours."""
+    runner: Literal["claude"] = "claude"
+    """The agent CLI that does the work."""
+    workspace: Literal["none", "ro", "rw"] = "ro"
+    """How a directory that the caller names is shown to the agent, at /workspace."""
+    network: Network = Network()
+    """Where it may talk to: nowhere, unless allowed. Its model it can always reach."""
+    resources: Resources = Resources()
+    """What a run may use up."""
+    max_turns: Annotated[int, Field(ge=1, le=1000)] = 50
+    """Answers of the model, tool calls included, before the run is ended."""
+    max_budget_usd: Annotated[float, Field(gt=0)] | None = None
+    """What the model may cost in one run; the request after that is refused."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    """How often an answer that breaks the schema is sent back with what is wrong."""
+    env: Env = {}
+    """Variables for the agent; ${VAR} and ${VAR:-default} as for MCP servers."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.output_schema is not None and self.output_format != "json":
+            raise ValueError(
+                f"output_format is {self.output_format}, but an output_schema describes json; "
+                "remove one of them"
+            )
+        names = [server.name for server in self.mcp_servers]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"mcp_servers has {', '.join(twice)} more than once; rename one")
+        return self
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]

@@ -1,0 +1,40 @@
+"""Event: something that happened in a run, for people (`text`) and for programs (`data`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.domain import Frozen
+
+EventKind = Literal[
+    "queued",  # waits for its turn
+    "starting",  # a container is being made
+    "started",  # the CLI runs
+    "ready",  # the CLI has said who it is: data = session_id, model, tools, mcp_servers
+    "text",  # the agent said something
+    "tool_call",  # data = id, tool, input
+    "tool_result",  # data = id, is_error
+    "denied",  # a tool was refused: data = tool, input
+    "mcp_failed",  # a declared MCP server is not there: data = name, status
+    "model_request",  # data = status, model, input_tokens, output_tokens, cost_usd
+    "api_retry",  # the CLI asks the model again: data = attempt, status
+    "schema_failed",  # the answer breaks the schema: data = errors
+    "nudged",  # told to finish, since time is nearly up
+    "interrupted",  # stopped in the middle of a turn
+    "warning",  # anything else worth knowing
+    "ended",  # data = status, reason
+]
+
+
+class Event(Frozen):
+    """One line of a run's record."""
+
+    run_id: str
+    seq: int
+    """Counts up from 1 within the run."""
+    at: float
+    """Seconds since 1970."""
+    kind: EventKind
+    text: str = ""
+    """One line for people, bounded and without secrets."""
+    data: dict[str, object] = {}

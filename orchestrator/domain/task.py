@@ -1,0 +1,38 @@
+"""Task: one thing to be done by one agent, as its caller asked for it."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from orchestrator.domain import Frozen
+
+
+def new_run_id() -> str:
+    """Short enough to type, long enough not to guess."""
+    return "r" + secrets.token_hex(5)
+
+
+class Task(Frozen):
+    """What to do, for whom, where."""
+
+    agent: str
+    prompt: Annotated[str, StringConstraints(min_length=1)]
+    context: str = ""
+    """What the caller wants the agent to know besides."""
+    workspace: Path | None = None
+    """A directory to show the agent, in the way its agent.md says."""
+    caller: str = "main"
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    """Less than the agent's own timeout, if that is too long for the caller."""
+    run_id: str = Field(default_factory=new_run_id)
+
+    @property
+    def message(self) -> str:
+        """What the agent is told first."""
+        if not self.context:
+            return self.prompt
+        return f"Context:\n{self.context}\n\nTask:\n{self.prompt}"

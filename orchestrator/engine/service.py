@@ -1,0 +1,127 @@
+"""The verb that everybody calls: run a task. Who may, when, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+import anyio
+
+from orchestrator.access import check_caller
+from orchestrator.catalog import AgentsDir
+from orchestrator.containers.runtime import Runtime
+from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import User
+from orchestrator.domain.result import RunResult
+from orchestrator.domain.task import Task
+from orchestrator.engine.record import Listener, Record
+from orchestrator.engine.run import run_plan
+from orchestrator.engine.store import Store
+from orchestrator.gateway.model import ModelRequestSeen, ModelService
+from orchestrator.gateway.upstream import Upstream
+from orchestrator.plan import Place, Plan, plan
+
+ScriptOf = Callable[[AgentSpec], Upstream | None]
+"""A script that plays the model for this agent; None for the real model."""
+
+
+def no_script(_: AgentSpec) -> Upstream | None:
+    return None
+
+
+class Service:
+    """Runs tasks: at most so many at once, in the order they came, each one recorded."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        agents: AgentsDir,
+        store: Store,
+        models: ModelService,
+        image: Callable[[], Awaitable[str]],
+        environ: Mapping[str, str],
+        secrets: Sequence[str] = (),
+        script_of: ScriptOf = no_script,
+        max_runs: int = 8,
+        max_runs_per_agent: int = 8,
+    ) -> None:
+        self.agents = agents
+        self.store = store
+        self._runtime = runtime
+        self._models = models
+        self._image = image
+        self._environ = environ
+        self._secrets = tuple(secrets)
+        self._script_of = script_of
+        self._turns = anyio.CapacityLimiter(max_runs)
+        self._agent_turns: dict[str, anyio.CapacityLimiter] = defaultdict(
+            lambda: anyio.CapacityLimiter(max_runs_per_agent)
+        )
+
+    async def plan(self, task: Task) -> Plan:
+        """What a run of this task could touch. Nothing is made."""
+        return await self._plan(task, token="(a token for this run only)")  # noqa: S106 a stand-in
+
+    async def run(self, task: Task, *listeners: Listener) -> RunResult:
+        """Run a task to its end. Errors are for what the caller got wrong; the rest is a result."""
+        agent = self._agent(task)
+        check_caller(agent, task.caller)
+        record = Record(task.run_id, self.store, listeners, self._secrets)
+        access = self._models.access(
+            budget_usd=agent.max_budget_usd,
+            on_request=lambda seen: _note_request(record, seen),
+            upstream=self._script_of(agent),
+        )
+        planned = await self._plan(task, token=access.token)
+        await self.store.add_run(task)
+        record.note("queued", f"{task.agent} for {task.caller}")
+        try:
+            async with self._agent_turns[agent.name], self._turns:
+                await self.store.set_status(task.run_id, "running")
+                result = await run_plan(planned, self._runtime, access, record)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.store.finish(self._cancelled(task))
+            raise
+        await self.store.finish(result)
+        return result
+
+    def _cancelled(self, task: Task) -> RunResult:
+        return RunResult(
+            run_id=task.run_id,
+            agent=task.agent,
+            caller=task.caller,
+            status="cancelled",
+            reason="cancelled",
+            message="the caller cancelled the run",
+        )
+
+    def _agent(self, task: Task) -> AgentSpec:
+        return self.agents.current().agent(task.agent)
+
+    async def _plan(self, task: Task, token: str) -> Plan:
+        agent = self._agent(task)
+        image = agent.image or await self._image()
+        place = Place(image=image, workspace_owner=_owner(task.workspace))
+        return plan(agent, task, place, self._environ, token)
+
+
+def _note_request(record: Record, seen: ModelRequestSeen) -> None:
+    tokens = f"{seen.input_tokens} tokens in, {seen.output_tokens} out"
+    what = seen.error_type or tokens
+    record.note("model_request", f"{seen.status} {seen.model} {what}", **seen.model_dump())
+
+
+def _owner(workspace: Path | None) -> User | None:
+    """Who owns the workspace; nobody, if it is root or not there to be looked at."""
+    if workspace is None:
+        return None
+    try:
+        status = workspace.stat()
+    except OSError:
+        return None
+    if not (status.st_uid and status.st_gid):
+        return None
+    return User(uid=status.st_uid, gid=status.st_gid)

@@ -1,0 +1,148 @@
+"""What happened, kept: runs and their events, in SQLite, shared by all orchestrators of a user."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.events import Event
+from orchestrator.domain.result import RunResult, RunStatus
+from orchestrator.domain.task import Task
+
+BUSY_SECONDS = 30.0
+"""For another orchestrator that is writing."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    run_id TEXT PRIMARY KEY, agent TEXT NOT NULL, caller TEXT NOT NULL, status TEXT NOT NULL,
+    reason TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL, task TEXT NOT NULL, result TEXT,
+    created REAL NOT NULL, ended REAL);
+CREATE INDEX IF NOT EXISTS runs_by_time ON runs (created);
+CREATE TABLE IF NOT EXISTS events (
+    run_id TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, kind TEXT NOT NULL,
+    text TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (run_id, seq)) WITHOUT ROWID;
+"""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RunRecord(Frozen):
+    """One run, as the store knows it."""
+
+    run_id: str
+    agent: str
+    caller: str
+    status: RunStatus
+    reason: str
+    prompt: str
+    created: float
+    ended: float | None
+    result: RunResult | None
+
+
+class Store:
+    """One connection and one thread for it: writes are in order, and nothing blocks the loop."""
+
+    def __init__(self, path: Path, owner: str = "") -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._owner = owner
+        self._limiter = anyio.CapacityLimiter(1)
+        self._db = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None
+        )
+        path.chmod(0o600)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.executescript(SCHEMA)
+
+    def close(self) -> None:
+        self._db.close()
+
+    async def add_run(self, task: Task) -> None:
+        row = (task.run_id, task.agent, task.caller, "pending", self._owner)
+        await self._call(
+            self._db.execute,
+            "INSERT INTO runs (run_id, agent, caller, status, owner, task, created) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*row, task.model_dump_json(), time.time()),
+        )
+
+    async def set_status(self, run_id: str, status: RunStatus) -> None:
+        await self._call(
+            self._db.execute, "UPDATE runs SET status = ? WHERE run_id = ?", (status, run_id)
+        )
+
+    async def finish(self, result: RunResult) -> None:
+        await self._call(
+            self._db.execute,
+            "UPDATE runs SET status = ?, reason = ?, result = ?, ended = ? WHERE run_id = ?",
+            (
+                result.status,
+                result.reason,
+                result.model_dump_json(),
+                time.time(),
+                result.run_id,
+            ),
+        )
+
+    async def add_events(self, events: Sequence[Event]) -> None:
+        rows = [(e.run_id, e.seq, e.at, e.kind, e.text, json.dumps(e.data)) for e in events]
+        await self._call(self._insert_events, rows)
+
+    async def run(self, run_id: str) -> RunRecord | None:
+        rows = await self._select(f"{_RUNS} WHERE run_id = ?", run_id)
+        return _record(rows[0]) if rows else None
+
+    async def runs(self, limit: int = 50) -> tuple[RunRecord, ...]:
+        rows = await self._select(f"{_RUNS} ORDER BY created DESC LIMIT ?", limit)
+        return tuple(_record(row) for row in rows)
+
+    async def events(self, run_id: str, after: int = 0) -> tuple[Event, ...]:
+        rows = await self._select(
+            "SELECT run_id, seq, at, kind, text, data FROM events "
+            "WHERE run_id = ? AND seq > ? ORDER BY seq",
+            run_id,
+            after,
+        )
+        keys = ("run_id", "seq", "at", "kind", "text")
+        return tuple(
+            Event.model_validate({**dict(zip(keys, row, strict=False)), "data": json.loads(row[5])})
+            for row in rows
+        )
+
+    def _insert_events(self, rows: Sequence[tuple[object, ...]]) -> None:
+        with self._db:  # one transaction
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    async def _select(self, sql: str, *values: object) -> list[tuple[str, ...]]:
+        def fetch() -> list[tuple[str, ...]]:
+            return self._db.execute(sql, values).fetchall()
+
+        return await self._call(fetch)
+
+    async def _call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        bound = partial(function, *args, **kwargs)  # not abandoned: a write that has begun is one
+        return await anyio.to_thread.run_sync(bound, limiter=self._limiter)
+
+
+_RUNS = (
+    "SELECT run_id, agent, caller, status, reason, json_extract(task, '$.prompt'), created, "
+    "ended, result FROM runs"
+)
+
+
+def _record(row: tuple[str, ...]) -> RunRecord:
+    keys = ("run_id", "agent", "caller", "status", "reason", "prompt", "created", "ended")
+    result = RunResult.model_validate_json(row[8]) if row[8] else None
+    return RunRecord.model_validate({**dict(zip(keys, row, strict=False)), "result": result})

@@ -1,0 +1,143 @@
+"""`orchestrator agents`: what there is to run, and what is wrong with the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestrator.catalog import BrokenAgent, Catalog
+
+EXIT_BROKEN = 3
+"""An agent cannot be used: the same as for any other mistake of its author."""
+
+DESCRIPTION_CHARS = 80
+"""How much of a description a line of the list has room for."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AgentsDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--agents-dir",
+        metavar="DIR",
+        help="A folder for each agent (ORCHESTRATOR_AGENTS_DIR; ./agents).",
+    ),
+]
+
+agents_app = typer.Typer(
+    help="The agents that can be run.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@agents_app.command("list")
+def list_(*, agents_dir: AgentsDirOption = None, as_json: Json = False) -> None:
+    """List the agents, and those that cannot be used."""
+    catalog = _catalog(agents_dir)
+    if as_json:
+        rows = [
+            agent.model_dump(mode="json", exclude={"prompt"}) for agent in catalog.agents.values()
+        ]
+        print(json.dumps({"agents": rows, "broken": _broken(catalog)}))
+        return
+    rows_of_text = [(agent.name, agent.description) for agent in catalog.agents.values()]
+    rows_of_text += [
+        (broken.name, f"cannot be used: {_first(broken)}") for broken in catalog.broken
+    ]
+    width = max((len(name) for name, _ in rows_of_text), default=0)
+    for name, text in sorted(rows_of_text):
+        print(f"{name:<{width}}  {_one_line(text)}")
+    if not rows_of_text:
+        print("there are no agents yet")
+
+
+@agents_app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The agent, as its folder is called.")],
+    *,
+    agents_dir: AgentsDirOption = None,
+    as_json: Json = False,
+) -> None:
+    """Show what an agent is: every field, with defaults, then its system prompt."""
+    agent = _catalog(agents_dir).agent(name)
+    fields = agent.model_dump(mode="json")
+    if as_json:
+        print(json.dumps(fields))
+        return
+    prompt = fields.pop("prompt")
+    width = max(map(len, fields))
+    for field, value in fields.items():
+        print(f"{field:<{width}}  {_written(value)}")
+    if prompt:
+        print(f"\n{prompt}")
+
+
+@agents_app.command()
+def check(*, agents_dir: AgentsDirOption = None, as_json: Json = False) -> None:
+    """Check every agent.md, and print each mistake with its file and line; exit code 3 if any."""
+    catalog = _catalog(agents_dir)
+    problems = [problem for broken in catalog.broken for problem in broken.problems]
+    if as_json:
+        said = {"ok": not problems, "agents": list(catalog.agents), "broken": _broken(catalog)}
+        print(json.dumps(said))
+    else:
+        for problem in problems:
+            print(problem)
+        count = len(catalog.agents) + len(catalog.broken)
+        agents = f"{count} agent{'' if count == 1 else 's'}"
+        print(
+            f"{len(catalog.broken)} of {agents} cannot be used"
+            if problems
+            else f"{agents}, all good"
+        )
+    if problems:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+@agents_app.command()
+def prompt(
+    *,
+    agents_dir: AgentsDirOption = None,
+    caller: Annotated[str, typer.Option(help="List what this caller may run.")] = "main",
+) -> None:
+    """Print a section for a main agent's system prompt that tells it of the agents."""
+    from orchestrator.catalog import prompt_section
+
+    agents = _catalog(agents_dir).agents.values()
+    print(prompt_section(agent for agent in agents if caller in agent.allowed_callers), end="")
+
+
+def _catalog(agents_dir: Path | None) -> Catalog:
+    # Here and above, not at the top: `--help` need not wait for yaml.
+    from orchestrator.catalog import load_catalog
+    from orchestrator.errors import AgentsDirMissing
+    from orchestrator.output import check_schema
+    from orchestrator.settings import read_settings
+
+    path = agents_dir or read_settings().agents_dir
+    if not path.is_dir():
+        raise AgentsDirMissing(
+            f"there is no directory {path}; make it, with a folder for each agent, "
+            "or name another one with --agents-dir"
+        )
+    return load_catalog(path, check_schema)
+
+
+def _broken(catalog: Catalog) -> list[object]:
+    return [broken.model_dump(mode="json") for broken in catalog.broken]
+
+
+def _first(broken: BrokenAgent) -> str:
+    problem = broken.problems[0]
+    return f"{problem.field}: {problem.message}" if problem.field else problem.message
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= DESCRIPTION_CHARS else line[: DESCRIPTION_CHARS - 1] + "…"
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

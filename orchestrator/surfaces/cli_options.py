@@ -1,0 +1,41 @@
+"""Options that several commands share, and the settings they lead to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+AgentsDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--agents-dir",
+        metavar="DIR",
+        help="A folder for each agent (ORCHESTRATOR_AGENTS_DIR; ./agents).",
+    ),
+]
+
+Workspace = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Show the agent this directory, as its agent.md says."),
+]
+
+
+def settings_for(agents_dir: Path | None) -> Settings:
+    """The settings, with agents in a directory that is there."""
+    from orchestrator.errors import AgentsDirMissing
+    from orchestrator.settings import read_settings
+
+    settings = read_settings(flags={"agents_dir": agents_dir and agents_dir.absolute()})
+    if not settings.agents_dir.is_dir():
+        raise AgentsDirMissing(
+            f"there is no directory {settings.agents_dir}; `orchestrator init` makes one with an "
+            "example, --agents-dir names another"
+        )
+    return settings

@@ -1,0 +1,36 @@
+"""`orchestrator serve`: the MCP server, on stdin and stdout or over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import anyio
+import typer
+
+
+def serve(
+    *,
+    http: Annotated[
+        Optional[str],  # noqa: UP045 typer reads it at run time
+        typer.Option("--http", metavar="HOST:PORT", help="Serve streamable HTTP instead of stdio."),
+    ] = None,
+    agents_dir: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Where the agents are. [default: ./agents]"),
+    ] = None,
+) -> None:
+    """Serve MCP to one client on stdin and stdout, or to many over HTTP."""
+    from orchestrator.settings import read_settings
+
+    settings = read_settings()
+    if agents_dir is not None:
+        settings = settings.model_copy(update={"agents_dir": agents_dir.absolute()})
+    if http is None:
+        from orchestrator.surfaces import mcp_stdio
+
+        anyio.run(mcp_stdio.serve, settings)
+    else:
+        from orchestrator.surfaces import mcp_http
+
+        anyio.run(mcp_http.serve, settings, http)

@@ -1,0 +1,99 @@
+"""Events -> lines for people: in colour on a terminal, plain anywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TextIO
+
+LINE_CHARS = 200
+"""How much of an event a plain line has room for; a terminal cuts at its own width."""
+
+LABELS = {
+    "text": ("says", ""),
+    "tool_call": ("uses", "cyan"),
+    "tool_result": ("gets", "dim"),
+    "denied": ("denied", "bold red"),
+    "mcp_failed": ("no server", "red"),
+    "model_request": ("model", "dim"),
+    "api_retry": ("asks again", "yellow"),
+    "schema_failed": ("sent back", "bold yellow"),
+    "nudged": ("hurry", "yellow"),
+    "interrupted": ("stopped", "yellow"),
+    "warning": ("warning", "yellow"),
+    "ended": ("ended", "bold"),
+}
+"""What a kind of event is called, and how it looks; others keep their name, and are dim."""
+
+LABEL_WIDTH = max(len(label) for label, _ in LABELS.values())
+
+Show = Callable[[float, str, str], None]
+"""Called with seconds since the beginning, the kind of an event and its text."""
+
+
+class EventLine(NamedTuple):
+    """One event, ready to be written."""
+
+    label: str
+    text: str
+    style: str
+
+
+def event_line(kind: str, text: str) -> EventLine:
+    """One line, whatever the text holds: it comes from strangers, and a terminal obeys some."""
+    label, style = LABELS.get(kind, (kind, "dim"))
+    if kind == "ended":
+        style = "bold green" if text == "completed" else "bold red"
+    lines = [" ".join(visible(line).split()) for line in text.splitlines()]
+    return EventLine(label, " ⏎ ".join(line for line in lines if line), style)
+
+
+def plain_line(seconds: float, kind: str, text: str) -> str:
+    line = event_line(kind, text)
+    return f"{seconds:6.1f} s  {line.label:<{LABEL_WIDTH}}  {shortened(line.text)}".rstrip()
+
+
+def shortened(text: str, width: int = LINE_CHARS) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def visible(text: str) -> str:
+    """The text without what a terminal would obey rather than show."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
+
+
+def write(text: str, stream: TextIO) -> None:
+    """Print a line, with ? for what the stream's encoding cannot say."""
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+
+
+@contextmanager
+def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator[Show]:
+    """Yields what to call with each event; on a terminal, `waiting` is said beside a spinner."""
+    out = stream or sys.stderr
+    if not out.isatty():
+        yield lambda seconds, kind, text: write(plain_line(seconds, kind, text), out)
+        return
+    # Here, since a program that reads us needs no colours, and rich takes a tenth of a second.
+    from contextlib import nullcontext
+
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=out, highlight=False)
+
+    def show(seconds: float, kind: str, text: str) -> None:
+        line = event_line(kind, text)
+        row = Text(f"{seconds:6.1f} s  ", "dim", no_wrap=True, overflow="ellipsis")
+        row.append(f"{line.label:<{LABEL_WIDTH}}  ", line.style)
+        row.append(line.text, line.style if kind in _LOUD else "")
+        console.print(row, no_wrap=True, overflow="ellipsis")
+
+    with console.status(Text(waiting, "dim")) if waiting else nullcontext():
+        yield show
+
+
+_LOUD = ("schema_failed", "denied", "mcp_failed", "ended", "tool_result", "model_request")
+"""Kinds whose text looks like their name."""

@@ -1,0 +1,39 @@
+"""MCP on stdin and stdout: one client, until it leaves or a signal says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import anyio
+from mcp.server import NotificationOptions
+from mcp.server.stdio import stdio_server
+
+from orchestrator.app import open_orchestrator
+from orchestrator.settings import Settings
+from orchestrator.surfaces.mcp_server import build_server
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until stdin ends, SIGTERM or SIGINT; runs under way are cancelled, containers gone."""
+    async with stdio_server() as (reader, writer), anyio.create_task_group() as tasks:
+        async with open_orchestrator(settings) as service:
+            server, notices = build_server(service, lambda _: settings.caller)
+            low = server._lowlevel_server  # noqa: SLF001 there is no public way to its options
+            options = low.create_initialization_options(NotificationOptions(tools_changed=True))
+            with anyio.CancelScope() as scope:
+                tasks.start_soon(_cancel_on_signal, scope)
+                tasks.start_soon(notices.watch)
+                await low.run(reader, writer, options)
+        if scope.cancelled_caught:
+            # The thread that reads stdin cannot be interrupted; all that is ours is closed.
+            sys.stderr.flush()
+            os._exit(0)
+        tasks.cancel_scope.cancel()
+
+
+async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            scope.cancel()

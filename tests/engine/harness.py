@@ -1,0 +1,64 @@
+"""A Service on the real engine, with agents and a scripted model that a test writes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator import output
+from orchestrator.catalog import AgentsDir
+from orchestrator.containers.runtime import Runtime
+from orchestrator.domain.events import Event
+from orchestrator.domain.result import RunResult
+from orchestrator.domain.task import Task
+from orchestrator.engine.service import Service
+from orchestrator.engine.store import Store
+from orchestrator.gateway.model import ModelService
+from orchestrator.gateway.scripted import Script, ScriptedModel
+
+Steps = Sequence[dict[str, object]]
+
+
+class Harness:
+    """Writes agents and scripts, and runs tasks on them."""
+
+    def __init__(self, runtime: Runtime, image: str, folder: Path) -> None:
+        self._runtime = runtime
+        self._image = image
+        self._agents = folder / "agents"
+        self.store = Store(folder / "runs.sqlite")
+        self.events: list[Event] = []
+
+    def service(self, steps: Steps, **fields: object) -> Service:
+        """A service with one agent, called "worker", whose model plays these steps."""
+        agent = {"name": "worker", "description": "Works.", "permissions": {"allow": ["Bash"]}}
+        (self._agents / "worker").mkdir(parents=True, exist_ok=True)
+        text = f"---\n{json.dumps(agent | fields)}\n---\nYou work.\n"  # JSON is YAML
+        (self._agents / "worker" / "agent.md").write_text(text)
+        model = ScriptedModel(Script.model_validate({"steps": list(steps)}))
+
+        async def image() -> str:
+            return self._image
+
+        return Service(
+            runtime=self._runtime,
+            agents=AgentsDir(self._agents, output.check_schema),
+            store=self.store,
+            models=ModelService(None),
+            image=image,
+            environ={},
+            script_of=lambda _: model.upstream(),
+        )
+
+    async def run(self, steps: Steps, task: Task | None = None, **fields: object) -> RunResult:
+        task = task or Task(agent="worker", prompt="Do it.")
+        return await self.service(steps, **fields).run(task, self.events.append)
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+
+def bash(command: str) -> dict[str, object]:
+    """A step in which the model asks for a command."""
+    return {"tool": "Bash", "input": {"command": command, "timeout": 600_000}}

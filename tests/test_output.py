@@ -1,0 +1,103 @@
+"""Final text -> JSON -> schema -> feedback, by value."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.output import Answer, check_schema, feedback, instruction, read_answer
+
+SCHEMA: dict[str, object] = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 1}, "why": {"type": "string"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"n": 3}',
+        '  {"n": 3}\n',
+        'Here it is:\n```json\n{"n": 3}\n```\nAnything else?',
+        '```\n{"n": 3}\n```',
+        'The answer is {"n": 3}, as you see.',
+        'I thought of {"n": 0} first, but it is {"n": 3}.',
+        'Not [this], not {that}; but {"n": 3}',
+    ],
+)
+def test_the_value_is_found_wherever_the_model_put_it(text: str) -> None:
+    assert read_answer(text, SCHEMA) == Answer(value={"n": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        ("no idea", ("the answer is not JSON",)),
+        ("", ("the answer is not JSON",)),
+        ('{"n": NaN}', ("the answer is not JSON",)),
+        ("{}", ("/: 'n' is a required property",)),
+        ('{"n": 0}', ("/n: 0 is less than the minimum of 1",)),
+        ('{"n": "x"}', ("/n: 'x' is not of type 'integer'",)),
+        (
+            '{"n": 1, "extra": 2, "why": 3}',
+            (
+                "/: Additional properties are not allowed ('extra' was unexpected)",
+                "/why: 3 is not of type 'string'",
+            ),
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(text: str, errors: tuple[str, ...]) -> None:
+    assert read_answer(text, SCHEMA).errors == errors
+
+
+def test_many_problems_are_counted_and_long_values_cut() -> None:
+    schema: dict[str, object] = {"type": "array", "items": {"type": "integer"}}
+    errors = read_answer(json.dumps(["x" * 5000] * 20), schema).errors
+
+    assert errors[-1] == "and 12 more"
+    assert all(len(error) < 300 for error in errors)
+
+
+def test_json_without_a_schema_is_any_json() -> None:
+    assert read_answer("[1, 2]", None) == Answer(value=[1, 2])
+    assert read_answer("7", None) == Answer(value=7)
+
+
+def test_a_reference_out_of_the_schema_is_never_fetched() -> None:
+    schema: dict[str, object] = {"$ref": "http://127.0.0.1:9/schema.json"}
+    (error,) = read_answer("{}", schema).errors
+    assert "refers to something that is not in it" in error
+
+
+def test_a_schema_that_is_none_is_found_out() -> None:
+    assert check_schema(SCHEMA) is None
+    assert check_schema({"type": "objekt"}) is not None
+    assert "properties" in (check_schema({"properties": {"a": 5}}) or "")
+
+
+def test_feedback_names_every_problem_and_the_schema() -> None:
+    said = feedback(("/n: 0 is less than the minimum of 1",), SCHEMA)
+    assert "/n: 0 is less than the minimum of 1" in said
+    assert json.dumps(SCHEMA) in said
+    assert json.dumps(SCHEMA) in instruction(SCHEMA)
+
+
+@given(st.text())
+def test_no_text_is_more_than_an_error(text: str) -> None:
+    read_answer(text, SCHEMA)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_json_value_is_read_back(value: object) -> None:
+    assert read_answer(json.dumps(value), None) == Answer(value=value)
