@@ -14,6 +14,9 @@ from orchestrator.gateway.prices import Used, cost_usd
 LINE_BYTES = 4 * 1024 * 1024
 """One line of a streamed answer. What is longer is passed on, but not read."""
 
+REQUEST_BYTES = 4 * 1024 * 1024
+"""A request that is searched for its model when the answer did not name one."""
+
 JSON_BYTES = 16 * 1024 * 1024
 """An answer that is not streamed."""
 
@@ -41,8 +44,8 @@ class Tally(Frozen):
 class Meter:
     """Reads along while one answer is passed on."""
 
-    def __init__(self, request_bytes: int) -> None:
-        self._request_bytes = request_bytes
+    def __init__(self, request: bytes) -> None:
+        self._request = request
         self._failed = False
         self._streamed = False
         self._buffer = bytearray()
@@ -90,6 +93,7 @@ class Meter:
         if self._failed:
             return Tally(model=self._model, error_type=self._error_type)
         used = self._used()
+        self._model = self._model or _asked_model(self._request)
         return Tally(
             model=self._model,
             input_tokens=used.input_tokens,
@@ -110,7 +114,7 @@ class Meter:
         return Used(
             input_tokens=_count(self._usage, "input_tokens")
             if known
-            else -(-self._request_bytes // BYTES_PER_INPUT_TOKEN),
+            else -(-len(self._request) // BYTES_PER_INPUT_TOKEN),
             output_tokens=output,
             cache_read_tokens=_count(self._usage, "cache_read_input_tokens"),
             cache_write_tokens=_count(self._usage, "cache_creation_input_tokens"),
@@ -160,6 +164,22 @@ class Meter:
         """Later counts replace earlier ones: they are totals."""
         if isinstance(usage, dict):
             self._usage.update({k: v for k, v in usage.items() if v is not None})
+
+
+def _asked_model(request: bytes) -> str:
+    """The one model that was asked for; who asks for two might be up to something."""
+    objects: list[list[tuple[str, object]]] = []
+
+    def keep(pairs: list[tuple[str, object]]) -> None:
+        objects[:] = [pairs]  # the outermost comes last
+
+    try:
+        if len(request) <= REQUEST_BYTES:
+            json.loads(request, object_pairs_hook=keep)
+    except (ValueError, RecursionError):
+        return ""
+    names = [value for pairs in objects for key, value in pairs if key == "model"]
+    return _name(names[0]) if len(names) == 1 else ""
 
 
 def _parsed(data: bytes) -> dict[str, object]:

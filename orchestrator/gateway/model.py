@@ -307,7 +307,7 @@ class _Exchange:
         self.held = AsyncExitStack()
         self._access = access
         self._counts = request.path == MESSAGES
-        self._meter = Meter(len(request.body))
+        self._meter = Meter(request.body)
         self._began = time.monotonic()
         self._status = 0
         self._finished = False

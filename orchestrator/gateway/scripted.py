@@ -77,8 +77,8 @@ class Reply(Frozen):
     blocks: Annotated[tuple[Text | ToolCall, ...], Field(min_length=1)]
     delay_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
     cut: Cut = False
-    """The answer breaks off in the middle; "clean" when HTTP ends well and only the model's words
-    do not. Clients try again after the former, and may take the latter for an answer."""
+    """The connection breaks in the middle of the answer, after which a client tries again. Or
+    "clean": all is said and HTTP ends well, but the model never says that it is done."""
     stop_reason: Literal["end_turn", "tool_use", "max_tokens", "refusal"] | None = None
     """None is what the blocks ask for."""
     usage: StepUsage = StepUsage()
@@ -305,8 +305,8 @@ def _text_of(content: object) -> str:
 async def _played(message: dict[str, object], *, cut: Cut) -> AsyncGenerator[bytes, None]:
     events = [*_events(message)]
     if cut:
-        # Before the last block ends, so with half a sentence and no message_delta.
-        events = events[: -3 - TEXT_PIECES // 2]
+        # Neither has a message_delta; half a sentence, or all of it.
+        events = events[: -2 if cut == "clean" else -3 - TEXT_PIECES // 2]
     for event in events:
         yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
         await anyio.lowlevel.checkpoint()

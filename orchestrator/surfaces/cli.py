@@ -12,8 +12,14 @@ import typer
 from orchestrator import __version__
 from orchestrator.errors import OrchestratorError
 from orchestrator.surfaces.cli_agents import agents_app
+from orchestrator.surfaces.cli_config import config
+from orchestrator.surfaces.cli_demo import demo
 from orchestrator.surfaces.cli_doctor import doctor
 from orchestrator.surfaces.cli_images import images_app
+from orchestrator.surfaces.cli_init import init
+from orchestrator.surfaces.cli_plan import plan
+from orchestrator.surfaces.cli_run import run
+from orchestrator.surfaces.cli_runs import logs, runs
 from orchestrator.surfaces.cli_serve import serve
 
 app = typer.Typer(
@@ -24,10 +30,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: half the time
 )
+for command in (run, runs, logs, plan, serve, init, demo, config, doctor):
+    app.command()(command)
 app.add_typer(agents_app, name="agents")
 app.add_typer(images_app, name="images")
-app.command()(doctor)
-app.command()(serve)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -60,7 +60,7 @@ def search(*texts: str) -> str:
     """
     options = " ".join(f"-e '{pattern(text)}'" for text in texts)
     return (
-        f"env | grep {options} | sed 's/^/env /'; "
+        f"env | grep {options} | cut -d= -f1; "  # the value would be in a file of the CLI's then
         f"grep -las {options} /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/task/*/comm; "
         f"timeout {SEARCH_SECONDS} grep -rlas {options} "
         "--exclude-dir=proc --exclude-dir=sys --exclude-dir=dev /; "
@@ -177,11 +177,10 @@ async def test_an_agent_that_searches_its_container_for_the_key_finds_nothing(
     *found, code, uid = str(seen.result.result).splitlines()
     assert code in ("code 0", "code 2"), "124 is a search that was not finished"
     assert uid == "1000"
-    assert f"env CANARY={in_environment}" in found
-    assert "/workspace/canary.txt" in found
-    others = [line for line in found if not line.startswith(("env CANARY=", "/proc/"))]
-    assert others == ["/workspace/canary.txt"]
-    assert any(line.endswith("/environ") for line in found)
+    processes = [line for line in found if line.startswith("/proc/")]
+    assert [line for line in found if line not in processes] == ["CANARY", "/workspace/canary.txt"]
+    assert processes
+    assert all(line.endswith("/environ") for line in processes)
 
     # And nobody outside has seen it either.
     assert any(name.endswith("runs.sqlite-wal") for name in seen.stored)
@@ -196,7 +195,7 @@ async def test_an_api_that_repeats_the_key_in_its_error_tells_nobody(
     settings: Settings, status: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = new_key()
-    refusal = {"error": status, "message": f"invalid x-api-key: {key}", "repeat": True}
+    refusal = {"error": status, "message": f"no good: {key}", "repeat": True}
     write_agent(settings, "payer", permissions={"allow": ["Bash"]})
     caplog.set_level(logging.DEBUG)
 
@@ -207,7 +206,7 @@ async def test_an_api_that_repeats_the_key_in_its_error_tells_nobody(
     assert seen.result is not None
     assert (seen.result.status, seen.result.reason) == ("failed", reason)
     if status == 400:  # whose text the CLI repeats
-        assert "invalid x-api-key: [redacted]" in seen.result.message
+        assert "no good: [redacted]" in seen.result.message
     everything = seen.everything(caplog)
     assert [shape for shape in shapes(key) if shape.encode() in everything] == []
 

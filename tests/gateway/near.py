@@ -21,9 +21,8 @@ PATIENCE = 30
 @asynccontextmanager
 async def connection(service: Service) -> AsyncIterator[Stream]:
     """The container's end of a connection to a service."""
-    loop = asyncio.get_running_loop()
     near, far = joined()
-    task = loop.create_task(_serve(service, far))
+    task = asyncio.get_running_loop().create_task(_serve(service, far))
     try:
         with anyio.fail_after(PATIENCE):
             yield near
@@ -36,7 +35,6 @@ async def connection(service: Service) -> AsyncIterator[Stream]:
 def joined() -> tuple[Stream, Stream]:
     """The container's end and the host's end of one stream."""
     loop = asyncio.get_running_loop()
-    opened: list[Stream] = []
 
     def to_host(data: bytes) -> None:
         loop.call_soon(host.feed, data)
@@ -50,8 +48,7 @@ def joined() -> tuple[Stream, Stream]:
     host = Mux(to_container, on_control, w.FROM_WARDEN)
     container = Mux(to_host, on_control, w.FROM_HOST)
     near = container.open()
-    opened.append(host.accept(near.number))
-    return near, opened[0]
+    return near, host.accept(near.number)
 
 
 async def _serve(service: Service, stream: Stream) -> None:

@@ -29,8 +29,14 @@ def streamed(*events: object) -> bytes:
     return b"".join(b"event: e\ndata: " + json.dumps(event).encode() + b"\n\n" for event in events)
 
 
-def measured(data: bytes, pieces: int, status: int = 200, kind: str = "text/event-stream") -> Tally:
-    meter = Meter(request_bytes=400)
+def measured(
+    data: bytes,
+    pieces: int,
+    status: int = 200,
+    kind: str = "text/event-stream",
+    request: bytes = b"x" * 400,
+) -> Tally:
+    meter = Meter(request)
     meter.start(status, kind)
     for at in range(0, len(data), pieces):
         meter.feed(data[at : at + pieces])
@@ -73,6 +79,24 @@ def test_an_answer_that_says_nothing_of_its_use_pays_for_its_bytes_and_most() ->
     assert tally.cost_usd == pytest.approx((100 * 15 + 100 * 75) / 1e6)
 
 
+@pytest.mark.parametrize(
+    ("request_start", "model"),
+    [
+        (b'{"model": "claude-haiku-4-5", "messages": [{"model": "no"}]}', "claude-haiku-4-5"),
+        (b'{"model": "claude-haiku-4-5", "model": "claude-opus-4-1"}', ""),
+        (b'{"model": 7}', ""),
+        (b'[{"model": "claude-haiku-4-5"', ""),
+    ],
+)
+def test_an_answer_without_a_model_is_priced_by_what_was_asked_for(
+    request_start: bytes, model: str
+) -> None:
+    request = request_start.ljust(400)
+    tally = measured(b"x" * 300, 100, kind="application/json", request=request)
+    assert tally.model == model
+    assert tally.cost_usd == pytest.approx((600 if model else 9000) / 1e6)
+
+
 def test_errors_cost_nothing_and_say_their_name() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "m"}}
     assert measured(json.dumps(error).encode(), 9, 529, "application/json") == Tally(
@@ -91,7 +115,7 @@ def test_an_error_in_the_middle_of_a_stream_is_noticed_and_paid_for() -> None:
 def test_junk_and_endless_lines_are_survived() -> None:
     junk = b'data: [1]\ndata: {"type":"message_start","message":7}\ndata: \xff\n\n:ping\n'
     long = b"data: " + b"x" * (LINE_BYTES + 10) + b"\n"
-    meter = Meter(0)
+    meter = Meter(b"")
     meter.start(200, "text/event-stream")
     for chunk in (junk, long[:LINE_BYTES], long[LINE_BYTES:-1], long[-1:], streamed(START, END)):
         meter.feed(chunk)

@@ -1,0 +1,96 @@
+"""What is kept of a run, and what is kept out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.domain.events import Event
+from orchestrator.domain.result import RunResult
+from orchestrator.domain.task import Task
+from orchestrator.engine.record import MAX_TEXT, Record
+from orchestrator.engine.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path / "state" / "runs.sqlite", owner="me")
+    yield opened
+    opened.close()
+
+
+async def test_a_run_is_found_again_with_its_result(store: Store) -> None:
+    task = Task(agent="a", prompt="p")
+    await store.add_run(task)
+    pending = await store.run(task.run_id)
+    await store.set_status(task.run_id, "running")
+    running = await store.run(task.run_id)
+    result = RunResult(
+        run_id=task.run_id, agent="a", caller="main", status="completed", reason="ok", result=[1]
+    )
+    await store.finish(result)
+    ended = await store.run(task.run_id)
+
+    assert pending is not None
+    assert running is not None
+    assert ended is not None
+    assert (pending.status, running.status, ended.status) == ("pending", "running", "completed")
+    assert (ended.result, ended.prompt, ended.reason) == (result, "p", "ok")
+    assert await store.run("nobody") is None
+
+
+async def test_runs_are_listed_newest_first(store: Store) -> None:
+    tasks = [Task(agent=f"a{n}", prompt="p") for n in range(5)]
+    for task in tasks:
+        await store.add_run(task)
+
+    listed = await store.runs(limit=3)
+    assert [run.agent for run in listed] == ["a4", "a3", "a2"]
+
+
+async def test_two_processes_share_one_store(store: Store, tmp_path: Path) -> None:
+    other = Store(tmp_path / "state" / "runs.sqlite")
+    task = Task(agent="a", prompt="p")
+    await store.add_run(task)
+    assert await other.run(task.run_id) is not None
+    other.close()
+
+
+def test_only_its_owner_can_read_the_store(store: Store, tmp_path: Path) -> None:
+    assert (tmp_path / "state" / "runs.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+async def test_events_are_numbered_kept_and_told(store: Store) -> None:
+    told: list[Event] = []
+    record = Record("r1", store, [told.append])
+    record.note("queued", "first")
+    record.note("tool_call", "Bash ls", tool="Bash", input={"command": "ls"})
+    await record.flush()
+    record.note("ended", "last")
+    await record.flush()
+
+    events = await store.events("r1")
+    assert list(events) == told
+    assert [(e.seq, e.kind, e.text) for e in events] == [
+        (1, "queued", "first"),
+        (2, "tool_call", "Bash ls"),
+        (3, "ended", "last"),
+    ]
+    assert events[1].data == {"tool": "Bash", "input": {"command": "ls"}}
+    assert await store.events("r1", after=2) == (events[2],)
+
+
+async def test_secrets_and_floods_are_kept_out(store: Store) -> None:
+    record = Record("r1", store, secrets=("sk-very-secret", "no"))
+    record.note("text", "the key is sk-very-secret, no? " + "x" * 100_000)
+    record.note("tool_call", "t", input={"a": ["sk-very-secret"] * 500, "b": {"c": "x" * 10_000}})
+    await record.flush()
+
+    first, second = await store.events("r1")
+    assert first.text.startswith("the key is [secret], no? ")
+    assert len(first.text) == MAX_TEXT
+    assert "sk-very-secret" not in second.model_dump_json()
+    assert len(second.model_dump_json()) < 20_000
+    assert "sk-very-secret" not in "".join(record.tail)
