@@ -10,6 +10,7 @@ from orchestrator.domain.agent import AgentSpec, McpServer
 from orchestrator.domain.container import (
     HOME,
     MIB,
+    MODEL_URL,
     WORKSPACE,
     Bind,
     ContainerSpec,
@@ -22,11 +23,6 @@ from orchestrator.domain.task import Task
 from orchestrator.domain.variables import expand, variables
 from orchestrator.errors import MountRefused
 from orchestrator.runners import claude
-
-MODEL_PORT = 8080
-"""Where the model is reached inside: 127.0.0.1, and nothing but our gateway behind it."""
-
-MODEL_URL = f"http://127.0.0.1:{MODEL_PORT}"
 
 SHM_BYTES = 64 * MIB
 

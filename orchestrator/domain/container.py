@@ -12,6 +12,10 @@ from orchestrator.domain import Frozen
 
 MIB = 1024 * 1024
 
+MODEL_PORT = 8080
+"""Where the model is reached inside: on loopback, and nothing but our gateway behind it."""
+MODEL_URL = f"http://127.0.0.1:{MODEL_PORT}"
+
 HOME = "/home/agent"
 WORKSPACE = "/workspace"
 

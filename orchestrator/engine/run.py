@@ -11,12 +11,13 @@ from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_af
 
 from orchestrator import output
 from orchestrator.containers.runtime import Container, Runtime
+from orchestrator.domain.container import MODEL_PORT
 from orchestrator.domain.result import Reason, RunResult, RunStatus
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.record import Record
 from orchestrator.errors import OrchestratorError
 from orchestrator.gateway.model import ModelAccess
-from orchestrator.plan import MODEL_PORT, Plan
+from orchestrator.plan import Plan
 from orchestrator.runners.signs import TurnEnded
 
 log = logging.getLogger(__name__)

@@ -73,6 +73,7 @@ class Service:
             budget_usd=agent.max_budget_usd,
             on_request=lambda seen: _note_request(record, seen),
             upstream=self._script_of(agent),
+            server_tools=_server_tools(agent),
         )
         planned = await self._plan(task, token=access.token)
         await self.store.add_run(task)
@@ -106,6 +107,12 @@ class Service:
         image = agent.image or await self._image()
         place = Place(image=image, workspace_owner=_owner(task.workspace))
         return plan(agent, task, place, self._environ, token)
+
+
+def _server_tools(agent: AgentSpec) -> frozenset[str]:
+    """What agent.md lets the model API do on its own side."""
+    asked = any(rule.partition("(")[0] == "WebSearch" for rule in agent.permissions.allow)
+    return frozenset({"web_search"}) if asked else frozenset()
 
 
 def _note_request(record: Record, seen: ModelRequestSeen) -> None:

@@ -40,12 +40,6 @@ from orchestrator.settings import ANTHROPIC_BASE_URL, Settings
 
 log = logging.getLogger(__name__)
 
-MODEL_PORT = 8080
-"""Where the service listens on the container's loopback."""
-
-MODEL_URL = f"http://127.0.0.1:{MODEL_PORT}"
-"""What a CLI inside takes for the API's base URL."""
-
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 PATHS = (MESSAGES, COUNT_TOKENS)
@@ -56,6 +50,12 @@ DENIED = "x-orchestrator-denied"
 
 ERROR_BODY_BYTES = 1024 * 1024
 """Of an error's text: it is held until it has been searched for the credential."""
+
+REMOTE_KEYS = ("mcp_servers", "container")
+"""Parts of a request that have the API reach out, or run something, by itself."""
+
+LOCAL_TOOLS = ("custom", "bash_", "text_editor_", "memory_", "computer_", "tool_search_tool_")
+"""Types of tools that the client carries out, or that only search what the request holds."""
 
 CLIENT_GONE = 499
 """The status of a request whose client did not wait for the answer."""
@@ -117,17 +117,28 @@ class ModelService:
         budget_usd: float | None = None,
         on_request: OnRequest | None = None,
         upstream: Upstream | None = None,
+        server_tools: frozenset[str] = frozenset(),
     ) -> ModelAccess:
         """What one run may use. Another upstream, such as a scripted one, gets no credential."""
         if upstream is not None:
-            return ModelAccess(upstream, None, budget_usd=budget_usd, on_request=on_request)
+            return ModelAccess(
+                upstream,
+                None,
+                budget_usd=budget_usd,
+                on_request=on_request,
+                server_tools=server_tools,
+            )
         if self._upstream is None:
             raise OperatorError(
                 "there is no credential for the model API; set ANTHROPIC_API_KEY, "
                 "ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
             )
         return ModelAccess(
-            self._upstream, self._credential, budget_usd=budget_usd, on_request=on_request
+            self._upstream,
+            self._credential,
+            budget_usd=budget_usd,
+            on_request=on_request,
+            server_tools=server_tools,
         )
 
 
@@ -155,6 +166,7 @@ class ModelAccess:
         *,
         budget_usd: float | None = None,
         on_request: OnRequest | None = None,
+        server_tools: frozenset[str] = frozenset(),
     ) -> None:
         self.token = "run-" + secrets.token_urlsafe(32)
         """Worth nothing outside this run."""
@@ -164,6 +176,8 @@ class ModelAccess:
         self._upstream = upstream
         self._credential = credential
         self._on_request = on_request
+        self._server_tools = server_tools
+        """Which of the API's own tools the run may use, such as "web_search"."""
         self._usage = Usage()
         self._revoked = False
         self._room = Room()
@@ -205,6 +219,13 @@ class ModelAccess:
             log.info("refused to a container: %r", request)
             why = f"refused by the orchestrator: an agent may only POST to {' and '.join(PATHS)}"
             return _error(403, "permission_error", why, denied="path")
+        remote = _remote_features(request.body, self._server_tools)
+        if remote:
+            why = (
+                f"refused by the orchestrator: {remote} would work outside the container, "
+                "on the API's side; agent.md does not allow it"
+            )
+            return _error(403, "permission_error", why, denied="server_tool")
         if request.path == MESSAGES and self._is_spent():
             return self._over_budget()
         return await self._forward(request)
@@ -362,6 +383,31 @@ def _forwarded(headers: Headers) -> Headers:
     )
     # Nothing compressed, since it has to be read on the way.
     return (*kept, ("accept-encoding", "identity"))
+
+
+def _remote_features(body: bytes, allowed: frozenset[str]) -> str:
+    """What a request asks the API to do elsewhere for it; "" for nothing.
+
+    The API can search the web, fetch pages, call MCP servers and run code by itself. For an agent
+    without a network that would be a way out.
+    """
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return "a body that is not JSON"
+    if not isinstance(asked, dict):
+        return "a body that is not an object"
+    for key in REMOTE_KEYS:
+        if asked.get(key):
+            return key
+    tools = asked.get("tools")
+    for tool in tools if isinstance(tools, list) else []:
+        kind = tool.get("type") if isinstance(tool, dict) else "?"
+        if kind is None or str(kind).startswith(LOCAL_TOOLS):
+            continue
+        if re.sub(r"_\d{8}$", "", str(kind)) not in allowed:
+            return f"the tool {str(kind)[:60]!r}"
+    return ""
 
 
 def _plain(query: str) -> bool:

@@ -88,7 +88,9 @@ def _agents_dir(settings: Settings) -> Path:
 async def _call(server: StdioServerParameters, show: Show) -> tuple[dict[str, Any], bool, str]:
     """The envelope, whether it is an error, and what the client would show of it."""
     import anyio
-    from mcp import Client
+    from mcp import Client, MCPError
+
+    from orchestrator.errors import OperatorError
 
     began = time.monotonic()
     last = ""
@@ -97,16 +99,22 @@ async def _call(server: StdioServerParameters, show: Show) -> tuple[dict[str, An
         nonlocal last
         if message and message != last:  # while nothing happens, the last line is said again
             last = message
-            kind, _colon, text = message.partition(": ")
+            kind, _, text = message.partition(": ")
             show(time.monotonic() - began, kind, text)
 
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with Client(server) as client:
-            show(time.monotonic() - began, "connected", f"MCP {client.protocol_version}")
-            result = await client.call_tool(
-                "run_subagent",
-                {"agent_name": AGENT, "prompt": PROMPT},
-                progress_callback=on_progress,
-            )
+    result, lost = None, None
+    try:
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with Client(server) as client:
+                show(time.monotonic() - began, "connected", f"MCP {client.protocol_version}")
+                result = await client.call_tool(
+                    "run_subagent",
+                    {"agent_name": AGENT, "prompt": PROMPT},
+                    progress_callback=on_progress,
+                )
+    except* (MCPError, OSError) as group:  # a timeout is an OSError too
+        lost = group
+    if result is None:
+        raise OperatorError("the MCP server went away, or did not answer in time") from lost
     text = "\n".join(block.text for block in result.content if block.type == "text")
     return dict(result.structured_content or {}), bool(result.is_error), text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -23,6 +24,8 @@ def serve(
     """Serve MCP to one client on stdin and stdout, or to many over HTTP."""
     from orchestrator.settings import read_settings
 
+    # Before the SDK does it in its own way: a screen full of boxes for each error, on one's stderr.
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     settings = read_settings()
     if agents_dir is not None:
         settings = settings.model_copy(update={"agents_dir": agents_dir.absolute()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple, TextIO
 
 LINE_CHARS = 200
@@ -77,8 +77,6 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
         yield lambda seconds, kind, text: write(plain_line(seconds, kind, text), out)
         return
     # Here, since a program that reads us needs no colours, and rich takes a tenth of a second.
-    from contextlib import nullcontext
-
     from rich.console import Console
     from rich.text import Text
 
@@ -86,10 +84,11 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
 
     def show(seconds: float, kind: str, text: str) -> None:
         line = event_line(kind, text)
-        row = Text(f"{seconds:6.1f} s  ", "dim", no_wrap=True, overflow="ellipsis")
+        row = Text(no_wrap=True, overflow="ellipsis")
+        row.append(f"{seconds:6.1f} s  ", "dim")
         row.append(f"{line.label:<{LABEL_WIDTH}}  ", line.style)
         row.append(line.text, line.style if kind in _LOUD else "")
-        console.print(row, no_wrap=True, overflow="ellipsis")
+        console.print(row)
 
     with console.status(Text(waiting, "dim")) if waiting else nullcontext():
         yield show

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import signal
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,12 +16,12 @@ import uvicorn
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
-from mcp.server.mcpserver import Context
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from orchestrator.app import open_orchestrator
+from orchestrator.engine.service import Service
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp_server import build_server
@@ -29,28 +31,34 @@ GRACE_SECONDS = 2
 
 SCOPE = "run"
 
+MAX_PORT = 65535
+
 
 async def serve(settings: Settings, address: str) -> None:
-    """Serve at HOST:PORT until SIGTERM or SIGINT."""
+    """Serve at HOST:PORT until SIGTERM or SIGINT; port 0 is any that is free."""
     host, port = _checked(settings, address)
-    async with open_orchestrator(settings) as service:
-        auth = _auth(settings, host, port) if settings.http_tokens else {}
-        server, notices = build_server(service, lambda ctx: _caller(settings, ctx), **auth)
+    with _bound(host, port) as listener:
+        port = listener.getsockname()[1]
+        async with open_orchestrator(settings) as service:
+            await _serve(settings, service, listener, _url(host, port))
 
-        @server.custom_route("/health", methods=["GET"])  # type: ignore[untyped-decorator]  # the SDK
-        async def health(_: Request) -> JSONResponse:
-            return JSONResponse({"ok": True})
 
-        app = server.streamable_http_app(transport_security=_allowed_hosts(settings, host))
-        config = uvicorn.Config(
-            app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS
-        )
-        web = _Web(config)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_stop_on_signal, web)
-            tasks.start_soon(notices.watch)
-            await web.serve()
-            tasks.cancel_scope.cancel()
+async def _serve(settings: Settings, service: Service, listener: socket.socket, url: str) -> None:
+    auth = _auth(settings, url) if settings.http_tokens else {}
+    server, notices = build_server(service, lambda: _caller(settings), **auth)
+
+    @server.custom_route("/health", methods=["GET"])  # type: ignore[untyped-decorator]  # the SDK
+    async def health(_: Request) -> JSONResponse:
+        return JSONResponse({"ok": True})
+
+    app = server.streamable_http_app(transport_security=_allowed_hosts(settings, url))
+    web = _Web(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_on_signal, web)
+        tasks.start_soon(notices.watch)
+        print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
+        await web.serve([listener])
+        tasks.cancel_scope.cancel()
 
 
 class _Web(uvicorn.Server):
@@ -84,8 +92,7 @@ class _Tokens:
         return AccessToken(token=token, client_id=matches[0], scopes=[SCOPE], subject=matches[0])
 
 
-def _auth(settings: Settings, host: str, port: int) -> dict[str, Any]:
-    url = f"http://{host}:{port}"
+def _auth(settings: Settings, url: str) -> dict[str, Any]:
     return {
         "token_verifier": _Tokens(settings),
         "auth": AuthSettings.model_validate(
@@ -99,19 +106,29 @@ def _auth(settings: Settings, host: str, port: int) -> dict[str, Any]:
     }
 
 
-def _caller(settings: Settings, _: Context[Any]) -> str:
+def _caller(settings: Settings) -> str:
     token = get_access_token()
     return token.client_id if token is not None else settings.caller
 
 
-def _allowed_hosts(settings: Settings, host: str) -> TransportSecuritySettings:
-    names = {host, "127.0.0.1", "localhost", "[::1]", *settings.http_hosts}
-    return TransportSecuritySettings(allowed_hosts=sorted(f"{name}:*" for name in names))
+def _allowed_hosts(settings: Settings, url: str) -> TransportSecuritySettings:
+    """The names that we answer to. A page in a browser that was lured here uses another one."""
+    own = url.removeprefix("http://").rpartition(":")[0]
+    names = sorted({own, "127.0.0.1", "localhost", "[::1]", *settings.http_hosts})
+    return TransportSecuritySettings(
+        allowed_hosts=[*names, *(f"{name}:*" for name in names)],
+        allowed_origins=[
+            f"{scheme}://{name}{port}"
+            for name in names
+            for scheme in ("http", "https")
+            for port in ("", ":*")
+        ],
+    )
 
 
 def _checked(settings: Settings, address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
+    if not (colon and host and port.isdigit() and int(port) <= MAX_PORT):
         raise OperatorError(f"--http {address} is not HOST:PORT, such as 127.0.0.1:8900")
     if not settings.http_tokens and not _loopback(host):
         raise OperatorError(
@@ -126,3 +143,17 @@ def _loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as exc:
+        raise OperatorError(
+            f"cannot listen on {host}, port {port}: {exc.strerror}; choose another"
+        ) from exc
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

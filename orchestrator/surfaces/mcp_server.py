@@ -6,20 +6,23 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import new_class
 from typing import Annotated, Any
 from weakref import WeakSet
 
 import anyio
 import mcp.types as t
 from mcp.server import MCPServer, ServerRequestContext
+from mcp.server.connection import Connection
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.session import ServerSession
+from mcp.server.mcpserver.tools import Tool
 from mcp.server.subscriptions import InMemorySubscriptionBus, ToolsListChanged
 from pydantic import Field, ValidationError
 
 from orchestrator import __version__
 from orchestrator.catalog import prompt_section
+from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
@@ -29,8 +32,14 @@ from orchestrator.errors import MountRefused, OrchestratorError
 HEARTBEAT_SECONDS = 10.0
 """Between two words to a client that waits; clients give up on silent servers."""
 
+LINE_CHARS = 200
+"""Of one event, in a progress notification or in what is told of a failure."""
+
 LOOK_SECONDS = 1.0
 """How often agents/ is looked at for changes."""
+
+TELL_SECONDS = 5.0
+"""For one client to take the notice of a change; who does not read misses it."""
 
 MAX_RESULT_CHARS = 500_000
 """What Claude Code takes from one result without putting it aside in a file."""
@@ -40,12 +49,15 @@ INSTRUCTIONS = (
     "own and returns its answer with an envelope: status, reason, cost, what it was denied."
 )
 
-CallerOf = Callable[[Context[Any]], str]
+HANDSHAKE_ERA = "2026"
+"""Versions below have sessions, and take notices on them; later ones subscribe."""
+
+WhoCalls = Callable[[], str]
 """Who is calling: known from the server's entry or the token, never from an argument."""
 
 
 def build_server(
-    service: Service, caller_of: CallerOf, **auth: Any
+    service: Service, who_calls: WhoCalls, **auth: Any
 ) -> tuple[MCPServer[Any], ChangeNotices]:
     """The server, and what tells its clients that the agents have changed."""
     notices = ChangeNotices(service)
@@ -54,26 +66,26 @@ def build_server(
         version=__version__,
         instructions=INSTRUCTIONS,
         log_level="WARNING",
+        tools=_tools(service, who_calls),
         subscriptions=notices.bus,
-        middleware=[notices.remember, _describe_agents(service)],
+        middleware=[notices.remember, _describe_agents(service, who_calls)],
         **auth,
     )
-    runs = t.ToolAnnotations(title="Run a subagent", destructive_hint=False, open_world_hint=True)
 
-    @server.tool(annotations=t.ToolAnnotations(title="List agents", read_only_hint=True))
-    async def list_agents(ctx: Context[Any]) -> dict[str, list[dict[str, str]]]:
+    @server.prompt(name="subagents", title="Available subagents")
+    async def subagents() -> str:
+        """What to tell a main agent about the subagents it can use."""
+        return prompt_section(_agents_for(service, who_calls()))
+
+    return server, notices
+
+
+def _tools(service: Service, who_calls: WhoCalls) -> list[Tool]:
+    async def list_agents() -> dict[str, list[dict[str, str]]]:
         """List the agents that can be run, with what they are for."""
-        caller = caller_of(ctx)
-        agents = service.agents.current().agents.values()
-        return {
-            "agents": [
-                {"name": agent.name, "description": agent.description}
-                for agent in agents
-                if caller in agent.allowed_callers
-            ]
-        }
+        agents = _agents_for(service, who_calls())
+        return {"agents": [{"name": a.name, "description": a.description} for a in agents]}
 
-    @server.tool(annotations=runs, meta={"anthropic/maxResultSizeChars": MAX_RESULT_CHARS})
     async def run_subagent(
         agent_name: Annotated[str, Field(description="The agent to run")],
         prompt: Annotated[str, Field(description="The task, complete: it knows nothing else")],
@@ -82,29 +94,44 @@ def build_server(
         workspace: Annotated[
             str, Field(description="An absolute path of a directory to show it; optional")
         ] = "",
-    ) -> t.CallToolResult:
+    ) -> Annotated[t.CallToolResult, RunResult]:
         """Run an agent in a container of its own and wait for its answer."""
-        path = Path(workspace) if workspace else None
-        return await _run(service, ctx, caller_of(ctx), agent_name, prompt, context, path)
+        return await _run(service, ctx, who_calls(), agent_name, prompt, context, workspace)
 
-    @server.tool(annotations=runs, meta={"anthropic/maxResultSizeChars": MAX_RESULT_CHARS})
     async def delegate_task(
         agent: Annotated[str, Field(description="The agent to run")],
         task: Annotated[str, Field(description="The task, complete: it knows nothing else")],
         working_directory: Annotated[str, Field(description="An absolute path of a directory")],
         ctx: Context[Any],
-    ) -> t.CallToolResult:
+    ) -> Annotated[t.CallToolResult, RunResult]:
         """Run an agent on a directory and wait for its answer."""
         if not working_directory:
-            raise ToolError("working_directory is empty; give the absolute path of a directory")
-        return await _run(service, ctx, caller_of(ctx), agent, task, "", Path(working_directory))
+            error = "working_directory is empty; give the absolute path of a directory"
+            return _refusal(MountRefused(error))
+        return await _run(service, ctx, who_calls(), agent, task, "", working_directory)
 
-    @server.prompt(name="subagents", title="Available subagents")
-    def subagents() -> str:
-        """What to tell a main agent about the subagents it can use."""
-        return prompt_section(service.agents.current().agents.values())
+    looks = t.ToolAnnotations(title="List agents", read_only_hint=True)
+    runs = t.ToolAnnotations(title="Run a subagent", destructive_hint=False, open_world_hint=True)
+    meta = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}
+    return [
+        _strict(Tool.from_function(list_agents, annotations=looks)),
+        _strict(Tool.from_function(run_subagent, annotations=runs, meta=meta)),
+        _strict(Tool.from_function(delegate_task, annotations=runs, meta=meta)),
+    ]
 
-    return server, notices
+
+def _strict(tool: Tool) -> Tool:
+    """A misspelt argument is an error to correct; the SDK would drop it without a word."""
+    loose = tool.fn_metadata.arg_model
+    tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
+    tool.parameters["additionalProperties"] = False
+    return tool
+
+
+def _agents_for(service: Service, caller: str) -> list[AgentSpec]:
+    """Those that this caller may run; of the others it need not know."""
+    agents = service.agents.current().agents.values()
+    return [agent for agent in agents if caller in agent.allowed_callers]
 
 
 async def _run(
@@ -114,17 +141,28 @@ async def _run(
     agent: str,
     prompt: str,
     context: str,
-    workspace: Path | None,
+    workspace: str,
 ) -> t.CallToolResult:
     try:
-        if workspace is not None and not workspace.is_absolute():
-            raise MountRefused(f"{workspace} is not an absolute path; give one from / on")
-        task = Task(agent=agent, prompt=prompt, context=context, workspace=workspace, caller=caller)
+        path = _absolute(workspace) if workspace else None
+        task = Task(agent=agent, prompt=prompt, context=context, workspace=path, caller=caller)
+        catalog = service.agents.current()
+        if agent not in catalog.agents:  # an error that names the agents, but only the caller's
+            mine = {agent.name: agent for agent in _agents_for(service, caller)}
+            catalog.model_copy(update={"agents": mine}).agent(agent)
         return _answer(await _with_progress(service, ctx, task))
     except OrchestratorError as exc:
         return _refusal(exc)
     except ValidationError as exc:
-        raise ToolError("; ".join(str(error["msg"]) for error in exc.errors())) from exc
+        wrong = [f"{error['loc'][0]}: {error['msg']}" for error in exc.errors()]
+        raise ToolError("; ".join(wrong)) from exc
+
+
+def _absolute(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute() or "\0" in text:
+        raise MountRefused(f"{text!r} is not an absolute path; give one from / on")
+    return path
 
 
 async def _with_progress(service: Service, ctx: Context[Any], task: Task) -> RunResult:
@@ -140,7 +178,7 @@ async def _with_progress(service: Service, ctx: Context[Any], task: Task) -> Run
         while True:
             with anyio.move_on_after(HEARTBEAT_SECONDS):
                 event = await reader.receive()
-                line = f"{event.kind}: {event.text}"[:200]
+                line = f"{event.kind}: {event.text}"[:LINE_CHARS]
             count += 1
             await ctx.report_progress(count, None, line)
 
@@ -168,8 +206,15 @@ def _answer(result: RunResult) -> t.CallToolResult:
     lines = [f"{result.agent} {result.status} ({result.reason}): {result.message}"]
     if result.schema_errors:
         lines.append("schema errors: " + "; ".join(result.schema_errors))
+    if result.denied_tools:
+        lines.append("tools it was denied: " + ", ".join(result.denied_tools))
+    if result.failed_mcp_servers:
+        lines.append("MCP servers that were not there: " + ", ".join(result.failed_mcp_servers))
     if result.partial_text:
         lines.append(f"what it had said last:\n{result.partial_text}")
+    if result.log_tail:
+        lines.append("what happened last:")
+        lines += [f"  {line[:LINE_CHARS]}" for line in result.log_tail]
     lines.append(f"run_id {result.run_id}, cost ${result.cost_usd:.4f}")
     content = [_text("\n".join(lines))]
     return t.CallToolResult(content=content, structured_content=envelope, is_error=True)
@@ -188,15 +233,15 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _describe_agents(service: Service) -> Any:
+def _describe_agents(service: Service, who_calls: WhoCalls) -> Any:
     """The tools' descriptions list the agents of this moment: nobody maintains a list by hand."""
 
     async def describe(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
         result = await call_next(ctx)
         if ctx.method != "tools/list":
             return result
-        agents = service.agents.current().agents.values()
-        lines = [f"- {agent.name}: {agent.description}" for agent in agents]
+        agents = _agents_for(service, who_calls())
+        lines = [f"- {agent.name}: {' '.join(agent.description.split())}" for agent in agents]
         listed = "\nAgents:\n" + ("\n".join(lines) or "(none yet)")
         return {
             **result,
@@ -217,27 +262,36 @@ class ChangeNotices:
     def __init__(self, service: Service) -> None:
         self._agents = service.agents
         self.bus = InMemorySubscriptionBus()
-        self._sessions: WeakSet[ServerSession] = WeakSet()
+        self._connections: WeakSet[Connection] = WeakSet()
 
     async def remember(self, ctx: ServerRequestContext[Any], call_next: Any) -> Any:
-        """Middleware: know whom to tell."""
-        if ctx.protocol_version < "2026":
-            self._sessions.add(ctx.session)
-        return await call_next(ctx)
+        """Middleware: know whom to tell, and promise it in the handshake."""
+        if ctx.protocol_version < HANDSHAKE_ERA:
+            # ctx.session is made for each request and gone after it; the connection stays.
+            self._connections.add(ctx.session._connection)  # noqa: SLF001 there is no public way
+        result = await call_next(ctx)
+        if ctx.method == "initialize":
+            capabilities = {**result["capabilities"], "tools": {"listChanged": True}}
+            return {**result, "capabilities": capabilities}
+        return result
 
     async def watch(self) -> None:
         """Look at agents/ for ever."""
         self._agents.current()
         seen = self._agents.version
-        while True:
-            await anyio.sleep(LOOK_SECONDS)
-            self._agents.current()
-            if self._agents.version == seen:
-                continue
-            seen = self._agents.version
-            await self.bus.publish(ToolsListChanged())
-            for session in list(self._sessions):
-                try:
-                    await session.send_tool_list_changed()
-                except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-                    self._sessions.discard(session)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(LOOK_SECONDS)
+                self._agents.current()
+                if self._agents.version == seen:
+                    continue
+                seen = self._agents.version
+                await self.bus.publish(ToolsListChanged())
+                for connection in list(self._connections):
+                    if connection.initialized.is_set():
+                        tasks.start_soon(_tell, connection)
+
+
+async def _tell(connection: Connection) -> None:
+    with anyio.move_on_after(TELL_SECONDS):
+        await connection.send_tool_list_changed()

@@ -7,7 +7,6 @@ import signal
 import sys
 
 import anyio
-from mcp.server import NotificationOptions
 from mcp.server.stdio import stdio_server
 
 from orchestrator.app import open_orchestrator
@@ -19,9 +18,9 @@ async def serve(settings: Settings) -> None:
     """Serve until stdin ends, SIGTERM or SIGINT; runs under way are cancelled, containers gone."""
     async with stdio_server() as (reader, writer), anyio.create_task_group() as tasks:
         async with open_orchestrator(settings) as service:
-            server, notices = build_server(service, lambda _: settings.caller)
-            low = server._lowlevel_server  # noqa: SLF001 there is no public way to its options
-            options = low.create_initialization_options(NotificationOptions(tools_changed=True))
+            server, notices = build_server(service, lambda: settings.caller)
+            low = server._lowlevel_server  # noqa: SLF001 its public run() minds no signal
+            options = low.create_initialization_options()
             with anyio.CancelScope() as scope:
                 tasks.start_soon(_cancel_on_signal, scope)
                 tasks.start_soon(notices.watch)

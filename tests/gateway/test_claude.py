@@ -9,12 +9,10 @@ import pytest
 from pydantic import SecretStr
 
 from orchestrator.containers.docker_runtime import DockerRuntime
-from orchestrator.domain.container import HOME, ContainerSpec, Launch
+from orchestrator.domain.container import HOME, MODEL_PORT, MODEL_URL, ContainerSpec, Launch
 from orchestrator.domain.result import Usage
 from orchestrator.gateway.credential import Credential
 from orchestrator.gateway.model import (
-    MODEL_PORT,
-    MODEL_URL,
     ModelAccess,
     ModelRequestSeen,
     ModelService,

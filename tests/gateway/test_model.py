@@ -202,6 +202,39 @@ async def test_other_paths_are_refused_by_name(method: str, target: str) -> None
     assert access.usage == Usage()
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"mcp_servers": [{"type": "url", "url": "http://example.invalid", "name": "x"}]},
+        {"container": "c1"},
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        {"tools": [{"name": "a"}, {"type": "web_fetch_20250910", "name": "web_fetch"}]},
+        {"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]},
+        {"tools": ["?"]},
+    ],
+)
+async def test_the_api_is_not_asked_to_reach_out_for_an_agent_without_network(
+    more: dict[str, object],
+) -> None:
+    upstream = ScriptedModel(HELLO).upstream()
+    with ModelService(None).access(upstream=upstream) as access:
+        answer = await post(access, None, **more)
+
+    assert (answer.status, error_of(answer)) == (403, "permission_error")
+    assert access.usage.requests == 0
+
+
+async def test_tools_that_the_client_carries_out_are_passed_on() -> None:
+    tools = [{"name": "Bash", "input_schema": {}}, {"type": "custom", "name": "x"}]
+    search = [{"type": "web_search_20250305", "name": "web_search"}]
+    allowed = frozenset({"web_search"})
+    with ModelService(None).access(
+        upstream=ScriptedModel(HELLO).upstream(), server_tools=allowed
+    ) as access:
+        assert (await post(access, tools=tools)).status == 200
+        assert (await post(access, tools=search)).status == 200
+
+
 async def test_the_cli_may_look_whether_anybody_is_there() -> None:
     access = ModelAccess(ScriptedModel(HELLO).upstream())
     async with connection(access.service) as stream:
