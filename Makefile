@@ -3,8 +3,11 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 WORKERS ?= 4
+# Made by `orchestrator images build` where no image can be pulled; builds reach no index there.
+LOCAL_BASE := subagent-orchestrator/base:bookworm
+SERVER_BUILD := --tag subagent-orchestrator/server:latest --file images/orchestrator/Dockerfile .
 
-.PHONY: help setup demo test lint bench soak lock clean
+.PHONY: help setup demo test lint bench soak image lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,8 +15,8 @@ help: ## List the targets
 setup: ## Make .venv, find or start a container engine, build the agent image
 	@.ci/setup
 
-demo: setup ## Prove on this machine's engine that a container keeps its promises
-	@$(BIN)/orchestrator doctor
+demo: setup ## Hand an agent a task through MCP: real client, real container, real CLI; no key needed
+	@$(BIN)/orchestrator demo
 
 test: setup lint ## Set up, lint and run all tests (WORKERS=4)
 	$(BIN)/python -m pytest -n $(WORKERS)
@@ -28,6 +31,16 @@ bench: setup ## Measure against the plain docker commands one would use instead
 
 soak: setup ## Run the long tests: hundreds of containers, killed in every way
 	$(BIN)/python -m pytest tests/soak -p no:xdist -q -s
+
+image: setup ## Build the orchestrator's own image, for compose.yaml
+	@rm -rf .cache/wheelhouse
+	@if docker image inspect $(LOCAL_BASE) > /dev/null 2>&1; then \
+		$(BIN)/python -m pip download -qq --disable-pip-version-check --dest .cache/wheelhouse \
+			--python-version 3.11 --only-binary=:all: --require-hashes --requirement .ci/requirements.lock && \
+		docker build --quiet --build-arg BASE=$(LOCAL_BASE) $(SERVER_BUILD); \
+	else docker build --quiet $(SERVER_BUILD); fi
+	@docker image prune --force --filter label=orchestrator.image=server > /dev/null
+	@rm -rf .cache/wheelhouse  # an old one would outlive its lock
 
 lock: setup ## Refresh .ci/requirements.lock from pyproject.toml
 	$(BIN)/python -m pip install --quiet 'uv>=0.9'

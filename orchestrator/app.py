@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -81,6 +82,12 @@ async def open_runtime(settings: Settings, *, reap: bool = True) -> AsyncIterato
             policy = MountPolicy(
                 roots=settings.allowed_roots,
                 home=settings.home,
+                own=(settings.state_dir, settings.agents_dir, Path.cwd() / "orchestrator.yaml"),
+                engine_sockets=tuple(
+                    Path(address.removeprefix("unix://"))
+                    for address in (engine.address, *settings.engine_candidates)
+                    if address.startswith("unix://")
+                ),
                 engine_is_local=engine.address.startswith("unix://"),
             )
             async with DockerRuntime(engine, owner, policy) as runtime:

@@ -14,6 +14,7 @@ OrchestratorError
 │   ├── ImageMissing       the image is not on the engine
 │   ├── ImageBuildFailed   the image could not be made
 │   │   └── BaseMissing     there is nothing to build it on, and nothing to make that with
+│   ├── StoreFailed        what happened cannot be kept
 │   └── WireLost           a container went away, or did not keep to the protocol
 └── CallerError            whoever asked for this run
     ├── AgentNotFound      there is no agent of that name
@@ -103,6 +104,10 @@ class ImageBuildFailed(OperatorError):
 class BaseMissing(ImageBuildFailed):
     code = "base_missing"
     exit_code = 7
+
+
+class StoreFailed(OperatorError):
+    code = "store_failed"
 
 
 class WireLost(OperatorError):

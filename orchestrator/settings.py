@@ -239,9 +239,18 @@ def _count(name: str) -> Callable[[str], int]:
     return read
 
 
+CREDENTIALS = frozenset(
+    (
+        *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+        "ORCHESTRATOR_HTTP_TOKENS",
+    )
+)
+"""What stays in this process, whatever an agent.md says."""
+
+
 def environment() -> Mapping[str, str]:
-    """What ${VAR} in an agent.md refers to."""
-    return os.environ
+    """What ${VAR} in an agent.md refers to: this process's variables, but no credential of ours."""
+    return {name: value for name, value in os.environ.items() if name not in CREDENTIALS}
 
 
 def _path(text: str) -> Path:

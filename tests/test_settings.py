@@ -1,4 +1,4 @@
-"""The environment -> Settings."""
+"""Flags, the environment and orchestrator.yaml -> Settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from orchestrator.settings import read_settings
+import pytest
+
+from orchestrator.errors import OperatorError
+from orchestrator.settings import SOURCES, Settings, read_settings, read_settings_with_origins
 
 
 def test_docker_host_alone_decides(tmp_path: Path) -> None:
@@ -60,3 +63,80 @@ def test_tls_is_used_when_docker_says_so(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "DOCKER_TLS_VERIFY": "1"}
     assert read_settings(env).tls_dir == tmp_path / ".docker"
     assert read_settings({"HOME": str(tmp_path)}).tls_dir is None
+
+
+def test_a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "orchestrator.yaml"
+    file.write_text("max_runs: 3\nmax_runs_per_agent: 2\nagents_dir: a\ncaller: filed\n")
+    env = {
+        "HOME": str(tmp_path),
+        "ORCHESTRATOR_MAX_RUNS": "4",
+        "ORCHESTRATOR_AGENTS_DIR": "/b",
+    }
+    flags = {"agents_dir": Path("/c"), "caller": None}
+    settings, origins = read_settings_with_origins(env, tmp_path, flags)
+
+    assert (settings.agents_dir, origins["agents_dir"]) == (Path("/c"), "--agents-dir")
+    assert (settings.max_runs, origins["max_runs"]) == (4, "ORCHESTRATOR_MAX_RUNS")
+    assert (settings.max_runs_per_agent, origins["max_runs_per_agent"]) == (2, str(file))
+    assert (settings.caller, origins["caller"]) == ("filed", str(file))
+    assert (settings.scripted, origins["scripted"]) == (False, "default")
+    assert list(origins) == list(Settings.model_fields)
+
+
+def test_every_setting_but_home_has_a_variable() -> None:
+    assert set(SOURCES) == set(Settings.model_fields) - {"home"}
+
+
+def test_paths_in_the_file_start_from_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "orchestrator.yaml").write_text("state_dir: s\nallowed_roots: [w, /abs]\n")
+    settings = read_settings({"HOME": str(tmp_path)}, tmp_path)
+    assert settings.state_dir == tmp_path / "s"
+    assert settings.allowed_roots == (tmp_path / "w", Path("/abs"))
+
+
+def test_the_environment_can_turn_off_what_the_file_turns_on(tmp_path: Path) -> None:
+    (tmp_path / "orchestrator.yaml").write_text("scripted: true\n")
+    env = {"HOME": str(tmp_path)}
+    assert read_settings(env, tmp_path).scripted is True
+    assert read_settings({**env, "ORCHESTRATOR_SCRIPTED": "0"}, tmp_path).scripted is False
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_rnus: 3", "there is no setting 'max_rnus'; did you mean 'max_runs'?"),
+        ("quux: 3", "there is no setting 'quux'; known: state_dir, "),
+        ("home: /root", "there is no setting 'home'; known: "),
+        ("max_runs: '3'", "max_runs: found '3'; Input should be a valid integer"),
+        ("max_runs: 0", "max_runs: found '0'; Input should be greater than or equal to 1"),
+        ("claude_version: 2.1", "claude_version: found '2.1'; Input should be a valid string"),
+        ("anthropic_api_key: k", "anthropic_api_key is not read from a file"),
+        ("http_tokens: {main: k}", "http_tokens is not read from a file"),
+        ("anthropic_base_url: https://x", "anthropic_base_url is not read from a file"),
+        ("engine_candidates: [tcp://x]", "set the variable DOCKER_HOST"),
+        ("- max_runs", "must be a mapping, such as `max_runs: 4`"),
+        ("a: b: c", "orchestrator.yaml:1 is not YAML: mapping values are not allowed here"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused_and_says_what_to_do(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "orchestrator.yaml").write_text(text + "\n")
+    with pytest.raises(OperatorError) as caught:
+        read_settings({"HOME": str(tmp_path)}, tmp_path)
+    assert said in str(caught.value)
+    assert str(tmp_path / "orchestrator.yaml") in str(caught.value)
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "orchestrator.yaml").write_text("# nothing yet\n")
+    assert read_settings({"HOME": str(tmp_path)}, tmp_path).max_runs == 8
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "²"])
+def test_a_count_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(OperatorError, match="ORCHESTRATOR_MAX_RUNS"):
+        read_settings({"HOME": "/", "ORCHESTRATOR_MAX_RUNS": text}, Path("/nonexistent"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from orchestrator.domain.container import Bind, ContainerSpec, Mount
@@ -102,4 +103,5 @@ def _mount(mount: Mount, keep_as: str | None) -> JsonObject:
 
 
 def volume_name(keep_as: str, target: str) -> str:
-    return keep_as + target.replace("/", "-")
+    """One for each target, and telling its container from every other."""
+    return f"{keep_as}-{hashlib.sha256(target.encode()).hexdigest()[:12]}"

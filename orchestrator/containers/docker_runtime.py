@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 import time
@@ -17,14 +18,23 @@ from orchestrator.containers.engine import Engine
 from orchestrator.containers.events import EventStream
 from orchestrator.containers.failure import start_error
 from orchestrator.containers.hijack import Connection, Demultiplexer, attach
-from orchestrator.containers.labels import SPEC, STATE, ContainerInfo, make_labels, read_info
-from orchestrator.containers.mounts import MountPolicy
+from orchestrator.containers.labels import OWNER, SPEC, STATE, ContainerInfo, make_labels, read_info
+from orchestrator.containers.mounts import CheckedSpec, MountPolicy
 from orchestrator.containers.owner import Owner
 from orchestrator.containers.reaper import why_reap
 from orchestrator.containers.runtime import Container, Fate, Reaped
-from orchestrator.domain.container import ContainerSpec
-from orchestrator.errors import EngineRefused, NameTaken, OrchestratorError, WireLost
+from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.errors import (
+    EngineRefused,
+    EngineUnreachable,
+    MountRefused,
+    NameTaken,
+    OrchestratorError,
+    WireLost,
+)
 from orchestrator.wire.host import Wire, WireEnd
+
+log = logging.getLogger(__name__)
 
 STARTS_PER_CORE = 4
 """Containers being started at once: more of them only make each other wait."""
@@ -47,10 +57,12 @@ class DockerRuntime:
         self.events = EventStream(engine, owner.state)
         self._starts = anyio.CapacityLimiter(STARTS_PER_CORE * (os.cpu_count() or 1))
         self._cpus = float("inf")
+        self._same_kernel = False
 
     async def __aenter__(self) -> Self:
         info = await self.engine.call(self._api.info)
         self._cpus = float(info.get("NCPU") or "inf")
+        self._same_kernel = info.get("KernelVersion") == os.uname().release
         await self.events.start()
         return self
 
@@ -63,7 +75,8 @@ class DockerRuntime:
     async def open(
         self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None, name: str = ""
     ) -> AsyncIterator[Container]:
-        spec = self._policy.checked(spec)
+        checked = self._policy.checked(spec)
+        spec = checked.spec
         name = name or f"orch-{secrets.token_hex(6)}"
         written = make_labels(
             state=self.owner.state,
@@ -74,7 +87,7 @@ class DockerRuntime:
             extra=labels,
         )
         body = create_body(spec, written, cpus_available=self._cpus)
-        held = _Held(self, name, spec)
+        held = _Held(self, name, spec, self._pinned(checked))
         try:
             async with self._starts:
                 await held.create(body)
@@ -87,7 +100,8 @@ class DockerRuntime:
     async def keep(
         self, key: str, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
     ) -> AsyncIterator[Container]:
-        spec = self._policy.checked(spec)
+        checked = self._policy.checked(spec)
+        spec = checked.spec
         name = self._kept_name(key)
         written = make_labels(
             state=self.owner.state,
@@ -99,7 +113,7 @@ class DockerRuntime:
         )
         body = create_body(spec, written, keep_as=name, cpus_available=self._cpus)
         lock = self.owner.hold(name)
-        held = _Held(self, name, spec)
+        held = _Held(self, name, spec, self._pinned(checked))
         try:
             async with self._starts:
                 if not await held.find():
@@ -117,14 +131,15 @@ class DockerRuntime:
         lock = self.owner.hold(name)
         try:
             found = await self.inspect(name)
-            if found is None:
-                return False
-            await self.remove(name)
-            mounts = found.get("Mounts")
-            for mount in mounts if isinstance(mounts, list) else []:
-                if mount.get("Type") == "volume" and str(mount.get("Name", "")).startswith(name):
-                    await self._remove_volume(str(mount["Name"]))
-            return True
+            if found is not None:
+                await self.remove(name)
+            # By name, not from the container: somebody may have removed that one already.
+            listed = await self.engine.call(self._api.volumes, filters={"name": name})
+            volumes = [str(v["Name"]) for v in listed.get("Volumes") or ()]
+            ours = [volume for volume in volumes if volume.startswith(f"{name}-")]
+            for volume in ours:
+                await self._remove_volume(volume)
+            return found is not None or bool(ours)
         finally:
             lock.release()
 
@@ -141,8 +156,13 @@ class DockerRuntime:
                 owner_alive=info.kind == "disposable" and self.owner.alive(info.owner),
                 held=info.kind == "kept" and self.owner.held(info.name),
             )
-            if why is not None:
+            if why is None:
+                continue
+            try:
                 await self.remove(info.id)
+            except OrchestratorError as exc:  # one that is stuck must not stop everything else
+                log.warning("%s cannot be removed (%s): %s", info.name, why, exc)
+            else:
                 reaped.append(Reaped(name=info.name, why=why))
         return tuple(reaped)
 
@@ -176,6 +196,10 @@ class DockerRuntime:
         rows = await self.engine.call(self._api.containers, all=True, filters={"label": STATE})
         return tuple(info for row in rows if (info := read_info(row)) is not None)
 
+    def _pinned(self, checked: CheckedSpec) -> dict[str, str]:
+        """What each mount must turn out to be; where the engine has another kernel, who knows."""
+        return checked.identities if self._same_kernel else {}
+
     def _kept_name(self, key: str) -> str:
         digest = hashlib.sha256(f"{self.owner.state}\0{key}".encode()).hexdigest()
         return f"orch-kept-{digest[:16]}"
@@ -184,8 +208,11 @@ class DockerRuntime:
 class _Held:
     """One container on its way in, and out again."""
 
-    def __init__(self, runtime: DockerRuntime, name: str, spec: ContainerSpec) -> None:
+    def __init__(
+        self, runtime: DockerRuntime, name: str, spec: ContainerSpec, pinned: dict[str, str]
+    ) -> None:
         self._runtime = runtime
+        self._pinned = pinned
         self._engine = runtime.engine
         self._name = name
         self._spec = spec
@@ -202,21 +229,31 @@ class _Held:
     async def create(self, body: dict[str, object]) -> None:
         # Shielded: a create that is under way makes a container, whether we wait for it or not.
         with anyio.CancelScope(shield=True):
-            made = await self._engine.call(
-                self._engine.api.create_container_from_config, body, self._name
-            )
+            try:
+                made = await self._engine.call(
+                    self._engine.api.create_container_from_config, body, self._name
+                )
+            except EngineUnreachable:
+                await self._find_unanswered()
+                raise
         self._id = str(made["Id"])
+
+    async def _find_unanswered(self) -> None:
+        """A create whose answer got lost may have made a container; then it is to be removed."""
+        with suppress(OrchestratorError):
+            found = await self._runtime.inspect(self._name)
+            labels = _labels(found)
+            if found is not None and labels.get(OWNER) == self._runtime.owner.id:
+                self._id = str(found["Id"])
 
     async def find(self) -> bool:
         """Take up the kept container of this name, if it is still what the spec says."""
         found = await self._runtime.inspect(self._name)
         if found is None:
             return False
-        config = found.get("Config")
-        labels = config.get("Labels") if isinstance(config, dict) else None
         state = found.get("State")
         running = isinstance(state, dict) and bool(state.get("Running"))
-        same = isinstance(labels, dict) and labels.get(SPEC) == self._spec.digest
+        same = _labels(found).get(SPEC) == self._spec.digest
         if running or not same:
             # Running without a holder: its orchestrator died a moment ago, and nobody can attach
             # to it any more. The volumes stay.
@@ -245,6 +282,13 @@ class _Held:
             await container.settled()
             raise self._start_error(container) from exc
         wire.lease(self._spec.lease_seconds, self._spec.lifetime_seconds)
+        for target, identity in self._pinned.items():
+            seen = await wire.run(Launch(argv=("stat", "-c", "%d:%i", target)))
+            if seen.stdout.decode(errors="replace").strip() != identity:
+                raise MountRefused(
+                    f"what is mounted at {target} is not the directory that was allowed: "
+                    "somebody exchanged it while the container was made"
+                )
 
     def _start_error(self, container: Container) -> OrchestratorError:
         ending = container.ending
@@ -294,6 +338,12 @@ class _Held:
                 await self._engine.call(api.kill, self._id)
         with suppress(EngineRefused):
             await self._engine.call(api.wait, self._id, timeout=int(GONE_SECONDS))
+
+
+def _labels(inspected: dict[str, object] | None) -> dict[str, str]:
+    config = (inspected or {}).get("Config")
+    labels = config.get("Labels") if isinstance(config, dict) else None
+    return labels if isinstance(labels, dict) else {}
 
 
 def _is_gone(exc: OrchestratorError) -> bool:

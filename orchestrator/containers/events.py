@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from contextlib import suppress
 
 from orchestrator.containers.engine import Engine
@@ -34,7 +35,7 @@ class EventStream:
         }
         self._fates: dict[str, Fate] = {}
         self._buffer = bytearray()
-        self._since = ""
+        self._since = f"{time.time():.9f}"
         self._task: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
 
@@ -66,7 +67,7 @@ class EventStream:
                 await follow_events(self._engine, self._filters, self._since, connection)
                 self._connected.set()
                 await lost.wait()
-            except (OrchestratorError, TimeoutError) as exc:
+            except OrchestratorError as exc:
                 log.debug("no events from the engine: %s", exc)
             finally:
                 connection.close()

@@ -144,7 +144,7 @@ class FakeRuntime:
 
     def _checked(self, spec: ContainerSpec) -> ContainerSpec:
         if self._policy is not None:
-            spec = self._policy.checked(spec)
+            spec = self._policy.checked(spec).spec
         if spec.image not in self._engine.images:
             raise ImageMissing(f"No such image: {spec.image}")
         return spec

@@ -41,8 +41,13 @@ class Connection(asyncio.Protocol):
     async def ask(self, request: str) -> None:
         """Send the request; return when the engine has said yes."""
         self.write(request.encode())
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await self._answered
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._answered
+        except TimeoutError as exc:
+            raise EngineUnreachable(
+                f"the engine did not answer within {ANSWER_SECONDS:.0f} s; is it overloaded?"
+            ) from exc
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.container import Bind, ContainerSpec
+from orchestrator.domain.container import Bind, ContainerSpec, Mount
 from orchestrator.errors import MountRefused
 
 SYSTEM_TREES = tuple(
@@ -31,58 +32,101 @@ CREDENTIAL_FOLDERS = frozenset(
 )
 
 
+class CheckedSpec(Frozen):
+    """A spec whose mounts are allowed, and what each of them must turn out to be."""
+
+    spec: ContainerSpec
+    identities: dict[str, str] = {}
+    """Target -> device:inode of the directory that was looked at."""
+
+
 class MountPolicy(Frozen):
     """What the operator lets containers see."""
 
     roots: tuple[Path, ...]
     home: Path
+    own: tuple[Path, ...] = ()
+    """The orchestrator's own files: who could write them could give himself anything."""
+    engine_sockets: tuple[Path, ...] = ()
+    """Whoever reaches one of these is root on the engine's machine, read-only mount or not."""
     engine_is_local: bool = True
     """Paths are the engine's: on another machine they cannot be looked at from here."""
 
-    def checked(self, spec: ContainerSpec) -> ContainerSpec:
+    def checked(self, spec: ContainerSpec) -> CheckedSpec:
         """The spec with every bind source resolved; MountRefused if one is not allowed."""
-        mounts = tuple(
-            mount.model_copy(update={"source": str(self._allowed(mount))})
-            if isinstance(mount, Bind)
-            else mount
-            for mount in spec.mounts
+        mounts: list[Mount] = []
+        identities: dict[str, str] = {}
+        for mount in spec.mounts:
+            if not isinstance(mount, Bind):
+                mounts.append(mount)
+                continue
+            path, identity = self._allowed(mount)
+            mounts.append(mount.model_copy(update={"source": str(path)}))
+            if identity:
+                identities[mount.target] = identity
+        return CheckedSpec(
+            spec=spec.model_copy(update={"mounts": tuple(mounts)}), identities=identities
         )
-        return spec.model_copy(update={"mounts": mounts})
 
-    def _allowed(self, mount: Bind) -> Path:
+    def _allowed(self, mount: Bind) -> tuple[Path, str]:
         given = Path(mount.source)
         if not given.is_absolute() or "\0" in mount.source:
             raise MountRefused(f"{mount.source!r} is not an absolute path; give one from / on")
-        path, roots, home = given, self.roots, self.home
-        if self.engine_is_local:
-            path, home = given.resolve(), self.home.resolve()
-            roots = tuple(root.resolve() for root in self.roots)
-            if not path.exists():
-                raise MountRefused(f"{given} does not exist, so no container can be shown it")
-            if not path.is_dir():
-                raise MountRefused(f"{_shown(given, path)} is not a directory; share one of those")
-        self._refuse_taboo(given, path, home)
-        below = [root for root in roots if root != Path("/") and path.is_relative_to(root)]
-        if not below:
+        if not self.engine_is_local and ".." in given.parts:
+            raise MountRefused(f"{given} must not contain .. on another machine's engine")
+        path, identity = (given, "") if not self.engine_is_local else _opened(given)
+        self._refuse_taboo(given, path, mount.read_only)
+        roots = [self._real(root) for root in self.roots]
+        if not any(root != Path("/") and path.is_relative_to(root) for root in roots):
             allowed = ", ".join(str(root) for root in roots) or "none"
             raise MountRefused(
                 f"{_shown(given, path)} is outside the allowed roots ({allowed}); "
                 "add one with ORCHESTRATOR_ALLOWED_ROOTS"
             )
-        return path
+        return path, identity
 
-    def _refuse_taboo(self, given: Path, path: Path, home: Path) -> None:
-        shown = _shown(given, path)
+    def _refuse_taboo(self, given: Path, path: Path, read_only: bool) -> None:
+        shown, home = _shown(given, path), self._real(self.home)
         if path == Path("/"):
             raise MountRefused(f"{shown} is the whole machine; share one directory of it")
         if path == home or home.is_relative_to(path):
             raise MountRefused(f"{shown} holds your whole home; share one directory below it")
         if any(path.is_relative_to(tree) for tree in SYSTEM_TREES):
             raise MountRefused(f"{shown} belongs to the system (or to the engine's socket)")
+        if any(self._real(socket).is_relative_to(path) for socket in self.engine_sockets):
+            raise MountRefused(f"{shown} holds the socket of a container engine")
         if path.is_relative_to(home):
             secret = CREDENTIAL_FOLDERS.intersection(path.relative_to(home).parts)
             if secret:
                 raise MountRefused(f"{shown} is a place for credentials ({', '.join(secret)})")
+        for own in map(self._real, self.own):
+            if not read_only and (own.is_relative_to(path) or path.is_relative_to(own)):
+                raise MountRefused(
+                    f"{shown} holds the orchestrator's own {own}, which no agent may write; "
+                    "share a directory below it, or read-only"
+                )
+
+    def _real(self, path: Path) -> Path:
+        return path.resolve() if self.engine_is_local else path
+
+
+def _opened(given: Path) -> tuple[Path, str]:
+    """Where a directory really is, and which one: asked of the open directory, not of its name."""
+    try:
+        fd = os.open(given, os.O_RDONLY | os.O_DIRECTORY | getattr(os, "O_PATH", 0))
+    except FileNotFoundError as exc:
+        raise MountRefused(f"{given} does not exist, so no container can be shown it") from exc
+    except NotADirectoryError as exc:
+        raise MountRefused(f"{given} is not a directory; share one of those") from exc
+    except OSError as exc:
+        raise MountRefused(f"{given} cannot be opened: {exc.strerror}") from exc
+    try:
+        status = os.fstat(fd)
+        link = Path(f"/proc/self/fd/{fd}")
+        path = link.readlink() if link.is_symlink() else given.resolve()
+        return path, f"{status.st_dev}:{status.st_ino}"
+    finally:
+        os.close(fd)
 
 
 def _shown(given: Path, path: Path) -> str:

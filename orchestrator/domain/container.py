@@ -19,13 +19,16 @@ MODEL_URL = f"http://127.0.0.1:{MODEL_PORT}"
 HOME = "/home/agent"
 WORKSPACE = "/workspace"
 
-RESERVED_TARGETS = ("/", "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/lib", "/sbin", "/opt")
+RESERVED_TARGETS = (
+    *("/", "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/sbin", "/opt", "/run", "/var"),
+    *("/lib", "/lib32", "/lib64", "/libx32", "/root", "/boot"),
+)
 """Where nothing may be mounted: the container's own system, and the warden's."""
 
 
 def _check_target(path: str) -> str:
     pure = PurePosixPath(path)
-    if not pure.is_absolute() or ".." in pure.parts or str(pure) != path:
+    if path.startswith("//") or not pure.is_absolute() or ".." in pure.parts or str(pure) != path:
         raise ValueError("must be an absolute path in its shortest form, such as /workspace")
     for reserved in RESERVED_TARGETS:
         if path == reserved or (reserved != "/" and path.startswith(reserved + "/")):

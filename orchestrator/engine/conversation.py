@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import suppress
 
 import anyio
+import anyio.lowlevel
 
 from orchestrator.domain.events import EventKind
 from orchestrator.engine.record import Record
@@ -23,11 +25,17 @@ from orchestrator.runners.signs import (
 )
 from orchestrator.wire.host import Process
 
+READ_BYTES = 16 * 1024
+"""What is understood at one go."""
+
 STDERR_BYTES = 4096
 """How much of what the CLI last said on stderr is kept."""
 
 SETTLE_SECONDS = 2.0
-"""After the CLI has exited, for its last words on stderr."""
+"""After the CLI has exited, for its last words."""
+
+NOISE_LINES = 20
+"""Lines that mean nothing, before no more of them are told: anybody inside can write them."""
 
 
 class CliEnded(Exception):
@@ -43,23 +51,28 @@ class Conversation:
         self._parser = claude.Parser()
         self._turns: asyncio.Queue[TurnEnded | None] = asyncio.Queue()
         self._requests = itertools.count(1)
+        self._writing = anyio.Lock()
+        self._noise = 0
         self.last_text = ""
         """What the agent said last."""
         self.ready = Ready()
+        self.at_work = asyncio.Event()
+        """The CLI has begun a turn: from now on there is something to interrupt."""
         self.denied: list[str] = []
         self.stderr = b""
 
     async def say(self, text: str) -> None:
         """One more user message; it begins a turn."""
-        try:
-            await self._process.stdin.write(claude.user_message(text))
-        except (OSError, WireLost) as exc:
-            raise CliEnded from exc
+        await self._write(claude.user_message(text))
 
     async def interrupt(self) -> None:
         """Stop the turn that is under way; it ends as interrupted."""
+        await self._write(claude.interrupt(f"stop-{next(self._requests)}"))
+
+    async def _write(self, line: bytes) -> None:
         try:
-            await self._process.stdin.write(claude.interrupt(f"stop-{next(self._requests)}"))
+            async with self._writing:  # whole lines: the nudge may come while a long one is sent
+                await self._process.stdin.write(line)
         except (OSError, WireLost) as exc:
             raise CliEnded from exc
 
@@ -74,15 +87,20 @@ class Conversation:
     async def pump(self) -> None:
         """Read everything the CLI says until it says no more. Raises nothing."""
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._read_stdout)
             tasks.start_soon(self._read_stderr)
-            try:
-                while data := await self._process.stdout.read():
-                    self._hear(self._parser.feed(data))
-                self._hear(self._parser.finish())
-            except (OSError, WireLost):
-                pass  # whoever waits for a turn is told, below
+            with suppress(WireLost):
+                await self._process.wait()
+            # What it left behind may hold its output open; nobody waits for that.
             tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_SECONDS
         self._turns.put_nowait(None)
+
+    async def _read_stdout(self) -> None:
+        with suppress(OSError, WireLost):  # whoever waits for a turn is told at the end of it all
+            while data := await self._process.stdout.read(READ_BYTES):
+                self._hear(self._parser.feed(data))
+                await anyio.lowlevel.checkpoint()  # a flood must not keep others from their turn
+            self._hear(self._parser.finish())
 
     async def _read_stderr(self) -> None:
         try:
@@ -110,10 +128,13 @@ class Conversation:
             elif isinstance(sign, Retrying):
                 self._record.note("api_retry", sign.error, attempt=sign.attempt, status=sign.status)
             elif isinstance(sign, Noise) and sign.text:
-                self._record.note("warning", f"not understood: {sign.text}")
+                self._noise += 1
+                if self._noise <= NOISE_LINES:
+                    self._record.note("warning", f"not understood: {sign.text}")
 
     def _on_ready(self, sign: Ready) -> None:
         first = not self.ready.session_id
+        self.at_work.set()
         self.ready = sign
         if not first:
             return

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+import anyio
 
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.engine.store import Store
+from orchestrator.errors import StoreFailed
+
+log = logging.getLogger(__name__)
 
 MAX_TEXT = 2000
 """Of one event's line for people."""
 
 MAX_VALUE = 4000
 """Of one string in an event's data."""
+
+MAX_EVENTS = 20_000
+"""Of one run. Whoever can write to the CLI's output can make them up."""
 
 TAIL = 20
 """How many last lines a failure repeats."""
@@ -37,13 +46,23 @@ class Record:
         self._run_id = run_id
         self._store = store
         self._listeners = tuple(listeners)
-        self._secrets = tuple(s for s in secrets if len(s) >= MIN_SECRET)
+        self._secrets: tuple[str, ...] = ()
+        self.add_secrets(secrets)
         self._pending: list[Event] = []
         self._seq = 0
         self._tail: deque[str] = deque(maxlen=TAIL)
 
+    def add_secrets(self, secrets: Iterable[str]) -> None:
+        """From now on, these are not to be seen."""
+        found = {s for s in secrets if len(s) >= MIN_SECRET}.union(self._secrets)
+        self._secrets = tuple(sorted(found, key=len, reverse=True))
+
     def note(self, kind: EventKind, text: str = "", **data: object) -> None:
         """Something happened."""
+        if self._seq == MAX_EVENTS and kind != "ended":
+            kind, text, data = "warning", f"{MAX_EVENTS} events; no more of them are kept", {}
+        elif self._seq > MAX_EVENTS and kind != "ended":
+            return
         self._seq += 1
         line = self.clean(text)[:MAX_TEXT]
         event = Event(
@@ -61,9 +80,13 @@ class Record:
 
     async def flush(self) -> None:
         """Have everything so far in the store."""
-        events, self._pending = self._pending, []
-        if events:
-            await self._store.add_events(events)
+        with anyio.CancelScope(shield=True):  # cancelled in between, they would be nowhere
+            events, self._pending = self._pending, []
+            try:
+                if events:
+                    await self._store.add_events(events)
+            except StoreFailed:
+                log.exception("%d events of %s are not kept", len(events), self._run_id)
 
     @property
     def tail(self) -> tuple[str, ...]:
@@ -74,6 +97,16 @@ class Record:
         for secret in self._secrets:
             text = text.replace(secret, "[secret]")
         return text
+
+    def clean_value(self, value: object) -> object:
+        """The same for a JSON value."""
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, dict):
+            return {self.clean(str(k)): self.clean_value(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self.clean_value(item) for item in value]
+        return value
 
     def _bounded(self, value: object) -> object:
         if isinstance(value, str):

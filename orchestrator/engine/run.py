@@ -15,7 +15,7 @@ from orchestrator.domain.container import MODEL_PORT
 from orchestrator.domain.result import Reason, RunResult, RunStatus
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.record import Record
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import CallerError, OrchestratorError
 from orchestrator.gateway.model import ModelAccess
 from orchestrator.plan import Plan
 from orchestrator.runners.signs import TurnEnded
@@ -49,7 +49,7 @@ class _Invalid(Exception):
 
 @dataclass
 class Outcome:
-    """How it ended, and what came of it; filled in as the run goes on."""
+    """How it ends, and what comes of it; filled in as the run goes on."""
 
     status: RunStatus = "failed"
     reason: Reason = "machinery"
@@ -84,14 +84,19 @@ class Outcome:
         self.failed_mcp_servers = tuple(conversation.failed_servers)
 
 
-async def run_plan(plan: Plan, runtime: Runtime, access: ModelAccess, record: Record) -> RunResult:
-    """Carry out a plan. What happens inside is in the result; only cancellation goes through."""
-    outcome = Outcome()
+async def run_plan(
+    plan: Plan, runtime: Runtime, access: ModelAccess, record: Record, outcome: Outcome
+) -> None:
+    """Carry out a plan; how it ends is in the outcome. Only cancellation goes through, and
+    errors of the caller, who can mend them.
+    """
     try:
         with anyio.move_on_after(plan.timeout_seconds) as limit:
             await _in_container(plan, runtime, access, record, outcome)
-        if limit.cancelled_caught:
+        if limit.cancelled_caught and not outcome.decided:
             outcome.fail("deadline", _too_late(plan), "timed_out")
+    except CallerError:
+        raise
     except OrchestratorError as exc:
         if outcome.decided:  # the end was clear before the clearing up went wrong
             record.note("warning", str(exc))
@@ -99,13 +104,8 @@ async def run_plan(plan: Plan, runtime: Runtime, access: ModelAccess, record: Re
             outcome.fail("start_failed", str(exc))
     except Exception:
         log.exception("run %s", plan.task.run_id)
-        outcome.fail("machinery", "the orchestrator failed; its log says more")
-    except BaseException:
-        outcome.fail("cancelled", "the caller cancelled the run", "cancelled")
-        with anyio.CancelScope(shield=True):
-            await _conclude(plan, access, record, outcome)
-        raise
-    return await _conclude(plan, access, record, outcome)
+        if not outcome.decided:
+            outcome.fail("machinery", "the orchestrator failed; its log says more")
 
 
 async def _in_container(
@@ -183,6 +183,9 @@ def _answered(ended: TurnEnded, plan: Plan, access: ModelAccess, outcome: Outcom
             "raise max_budget_usd, or ask for less",
         )
         return True
+    if ended.interrupted and not outcome.hurried:
+        outcome.fail("cli_crashed", f"the CLI gave up in the middle of a turn: {ended.text}")
+        return True
     if ended.interrupted:
         outcome.fail("deadline", _too_late(plan), "timed_out")
         return True
@@ -228,6 +231,7 @@ async def _keep_time(
     spent = time.monotonic() - outcome.began
     try:
         await anyio.sleep(max(0.0, nudge_at - spent))
+        await conversation.at_work.wait()  # an interrupt before the first turn stops nothing
         record.note("nudged", f"{total - nudge_at:.0f} s are left")
         outcome.nudged = outcome.hurried = True
         await conversation.interrupt()
@@ -267,7 +271,8 @@ async def _explain_end(container: Container, conversation: Conversation, outcome
         outcome.fail("cli_crashed", f"the CLI ended without a result: {said or 'no last words'}")
 
 
-async def _conclude(plan: Plan, access: ModelAccess, record: Record, outcome: Outcome) -> RunResult:
+async def conclude(plan: Plan, access: ModelAccess, record: Record, outcome: Outcome) -> RunResult:
+    """The envelope, and the run's last event."""
     access.revoke()
     good = outcome.status == "completed"
     record.note(
@@ -282,9 +287,9 @@ async def _conclude(plan: Plan, access: ModelAccess, record: Record, outcome: Ou
         status=outcome.status,
         reason=outcome.reason,
         message=record.clean(outcome.message),
-        result=outcome.result,
+        result=record.clean_value(outcome.result),
         partial_text="" if good else record.clean(outcome.partial_text),
-        schema_errors=() if good else outcome.schema_errors,
+        schema_errors=() if good else tuple(map(record.clean, outcome.schema_errors)),
         attempts=outcome.attempts,
         duration_ms=int((time.monotonic() - outcome.began) * 1000),
         cost_usd=round(usage.cost_usd, 6),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +17,14 @@ from orchestrator.domain.container import User
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener, Record
-from orchestrator.engine.run import run_plan
+from orchestrator.engine.run import Outcome, conclude, run_plan
 from orchestrator.engine.store import Store
+from orchestrator.errors import CallerError, StoreFailed
 from orchestrator.gateway.model import ModelRequestSeen, ModelService
 from orchestrator.gateway.upstream import Upstream
 from orchestrator.plan import Place, Plan, plan
+
+log = logging.getLogger(__name__)
 
 ScriptOf = Callable[[AgentSpec], Upstream | None]
 """A script that plays the model for this agent; None for the real model."""
@@ -62,7 +66,7 @@ class Service:
 
     async def plan(self, task: Task) -> Plan:
         """What a run of this task could touch. Nothing is made."""
-        return await self._plan(task, token="(a token for this run only)")  # noqa: S106 a stand-in
+        return await self._plan(self._agent(task), task, token="(a token for this run only)")  # noqa: S106 a stand-in
 
     async def run(self, task: Task, *listeners: Listener) -> RunResult:
         """Run a task to its end. Errors are for what the caller got wrong; the rest is a result."""
@@ -75,37 +79,45 @@ class Service:
             upstream=self._script_of(agent),
             server_tools=_server_tools(agent),
         )
-        planned = await self._plan(task, token=access.token)
+        planned = await self._plan(agent, task, token=access.token)
+        inside = (self._environ.get(name, "") for name in planned.secrets_inside)
+        record.add_secrets((*inside, access.token))
         await self.store.add_run(task)
         record.note("queued", f"{task.agent} for {task.caller}")
+        outcome = Outcome()
         try:
             async with self._agent_turns[agent.name], self._turns:
                 await self.store.set_status(task.run_id, "running")
-                result = await run_plan(planned, self._runtime, access, record)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.store.finish(self._cancelled(task))
+                await run_plan(planned, self._runtime, access, record, outcome)
+        except CallerError as exc:
+            outcome.fail("start_failed", str(exc))
             raise
-        await self.store.finish(result)
+        except Exception as exc:
+            if not outcome.decided:
+                outcome.fail("machinery", str(exc))
+            raise
+        except BaseException:
+            if not outcome.decided:
+                outcome.fail("cancelled", "the caller cancelled the run", "cancelled")
+            raise
+        finally:
+            with anyio.CancelScope(shield=True):  # whatever happened, it is kept
+                result = await conclude(planned, access, record, outcome)
+                await self._finish(result)
         return result
 
-    def _cancelled(self, task: Task) -> RunResult:
-        return RunResult(
-            run_id=task.run_id,
-            agent=task.agent,
-            caller=task.caller,
-            status="cancelled",
-            reason="cancelled",
-            message="the caller cancelled the run",
-        )
+    async def _finish(self, result: RunResult) -> None:
+        try:
+            await self.store.finish(result)
+        except StoreFailed:  # the caller gets the answer all the same
+            log.exception("the result of %s is not kept", result.run_id)
 
     def _agent(self, task: Task) -> AgentSpec:
         return self.agents.current().agent(task.agent)
 
-    async def _plan(self, task: Task, token: str) -> Plan:
-        agent = self._agent(task)
+    async def _plan(self, agent: AgentSpec, task: Task, token: str) -> Plan:
         image = agent.image or await self._image()
-        place = Place(image=image, workspace_owner=_owner(task.workspace))
+        place = Place(image=image, workspace_owner=workspace_owner(task.workspace))
         return plan(agent, task, place, self._environ, token)
 
 
@@ -121,7 +133,7 @@ def _note_request(record: Record, seen: ModelRequestSeen) -> None:
     record.note("model_request", f"{seen.status} {seen.model} {what}", **seen.model_dump())
 
 
-def _owner(workspace: Path | None) -> User | None:
+def workspace_owner(workspace: Path | None) -> User | None:
     """Who owns the workspace; nobody, if it is root or not there to be looked at."""
     if workspace is None:
         return None
@@ -129,6 +141,6 @@ def _owner(workspace: Path | None) -> User | None:
         status = workspace.stat()
     except OSError:
         return None
-    if not (status.st_uid and status.st_gid):
+    if not status.st_uid:
         return None
-    return User(uid=status.st_uid, gid=status.st_gid)
+    return User(uid=status.st_uid, gid=status.st_gid or status.st_uid)

@@ -17,6 +17,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult, RunStatus
 from orchestrator.domain.task import Task
+from orchestrator.errors import StoreFailed
 
 BUSY_SECONDS = 30.0
 """For another orchestrator that is writing."""
@@ -55,6 +56,7 @@ class Store:
 
     def __init__(self, path: Path, owner: str = "") -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path = path
         self._owner = owner
         self._limiter = anyio.CapacityLimiter(1)
         self._db = sqlite3.connect(
@@ -133,7 +135,13 @@ class Store:
 
     async def _call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         bound = partial(function, *args, **kwargs)  # not abandoned: a write that has begun is one
-        return await anyio.to_thread.run_sync(bound, limiter=self._limiter)
+        try:
+            return await anyio.to_thread.run_sync(bound, limiter=self._limiter)
+        except sqlite3.Error as exc:
+            raise StoreFailed(
+                f"the record of runs cannot be used ({exc}); is there room in "
+                f"{self._path.parent}, and may we write there?"
+            ) from exc
 
 
 _RUNS = (

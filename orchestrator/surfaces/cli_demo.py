@@ -55,7 +55,9 @@ def demo_summary(envelope: dict[str, Any], seconds: float, *, scripted: bool) ->
     model = f"{envelope['model']}, ${envelope['cost_usd']:.4f}"
     if scripted:
         model = "a script (set ANTHROPIC_API_KEY for the real one)"
-    return f"valid after {envelope['attempts']} attempts; {seconds:.1f} s in all; model: {model}"
+    tries = envelope["attempts"]
+    attempts = f"{tries} attempt{'' if tries == 1 else 's'}"
+    return f"valid after {attempts}; {seconds:.1f} s in all; model: {model}"
 
 
 def _server(settings: Settings, scripted: bool) -> StdioServerParameters:

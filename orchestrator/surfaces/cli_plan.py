@@ -61,12 +61,12 @@ def _planned(
     """The plan with <NAME> for the value of each variable, and the variables that are not set."""
     from orchestrator.containers.mounts import MountPolicy
     from orchestrator.domain.task import Task
-    from orchestrator.engine.service import _owner
+    from orchestrator.engine.service import workspace_owner
     from orchestrator.plan import Place, plan
     from orchestrator.settings import environment
 
     shown, unset = shown_variables(agent, frozenset(environment()))
-    place = Place(image=agent.image or _image(settings), workspace_owner=_owner(workspace))
+    place = Place(image=agent.image or _image(settings), workspace_owner=workspace_owner(workspace))
     task = Task(agent=agent.name, prompt="(the task)", workspace=workspace)
     planned = plan(agent, task, place, shown, TOKEN)
     policy = MountPolicy(

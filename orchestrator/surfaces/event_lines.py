@@ -84,11 +84,11 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
 
     def show(seconds: float, kind: str, text: str) -> None:
         line = event_line(kind, text)
-        row = Text(no_wrap=True, overflow="ellipsis")
+        row = Text()
         row.append(f"{seconds:6.1f} s  ", "dim")
         row.append(f"{line.label:<{LABEL_WIDTH}}  ", line.style)
         row.append(line.text, line.style if kind in _LOUD else "")
-        console.print(row)
+        console.print(row, no_wrap=True, overflow="ellipsis")
 
     with console.status(Text(waiting, "dim")) if waiting else nullcontext():
         yield show

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 import signal
 import socket
 import sys
@@ -72,6 +73,9 @@ class _Web(uvicorn.Server):
 async def _stop_on_signal(web: uvicorn.Server) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
+            # Streams that clients hold open end only by being cut: a traceback each, otherwise.
+            for name in ("uvicorn.error", "mcp"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)
             web.should_exit = True
 
 

@@ -18,7 +18,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.subscriptions import InMemorySubscriptionBus, ToolsListChanged
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from orchestrator import __version__
 from orchestrator.catalog import prompt_section
@@ -51,6 +51,9 @@ INSTRUCTIONS = (
 
 HANDSHAKE_ERA = "2026"
 """Versions below have sessions, and take notices on them; later ones subscribe."""
+
+OptionalText = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
+"""Many a model writes null for what it leaves out."""
 
 WhoCalls = Callable[[], str]
 """Who is calling: known from the server's entry or the token, never from an argument."""
@@ -90,9 +93,9 @@ def _tools(service: Service, who_calls: WhoCalls) -> list[Tool]:
         agent_name: Annotated[str, Field(description="The agent to run")],
         prompt: Annotated[str, Field(description="The task, complete: it knows nothing else")],
         ctx: Context[Any],
-        context: Annotated[str, Field(description="What it should know besides")] = "",
+        context: Annotated[OptionalText, Field(description="What it should know besides")] = "",
         workspace: Annotated[
-            str, Field(description="An absolute path of a directory to show it; optional")
+            OptionalText, Field(description="An absolute path of a directory to show it; optional")
         ] = "",
     ) -> Annotated[t.CallToolResult, RunResult]:
         """Run an agent in a container of its own and wait for its answer."""
@@ -114,7 +117,7 @@ def _tools(service: Service, who_calls: WhoCalls) -> list[Tool]:
     runs = t.ToolAnnotations(title="Run a subagent", destructive_hint=False, open_world_hint=True)
     meta = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}
     return [
-        _strict(Tool.from_function(list_agents, annotations=looks)),
+        Tool.from_function(list_agents, annotations=looks),  # some clients must send something
         _strict(Tool.from_function(run_subagent, annotations=runs, meta=meta)),
         _strict(Tool.from_function(delegate_task, annotations=runs, meta=meta)),
     ]

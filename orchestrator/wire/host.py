@@ -244,7 +244,11 @@ class Wire:
         self._services[name] = service
         self._listening[name] = (done, answer)
         self.send(w.LISTEN, 0, w.pack(b"%d" % port, name.encode()))
-        await self._settled(done)
+        try:
+            await self._settled(done)
+        except BaseException:
+            self._services.pop(name, None)
+            raise
         bound, problem = int(answer[0]), answer[1]
         if problem:
             del self._services[name]
@@ -369,9 +373,13 @@ class Wire:
 
     def _on_open(self, number: int, payload: bytes) -> None:
         service = self._services.get(payload.decode(errors="replace"))
-        if service is None or len(self._tasks) >= 2 * w.MAX_CONNECTIONS:
+        if service is None:
             raise w.Malformed("a connection that nobody asked for")
         stream = self._mux.accept(number)
+        if len(self._tasks) >= 2 * w.MAX_CONNECTIONS:
+            # Who connects and resets faster than we can answer: the warden counts open ones only.
+            stream.reset()
+            return
         task = self._loop.create_task(self._serve(service, stream))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -400,9 +408,8 @@ class Wire:
             for file in launch.files
             for part in (file.path.encode(), b"%d" % file.mode, file.content)
         ]
-        main, errors = self._mux.open(), self._mux.open()
         payload = w.pack(
-            b"%d" % errors.number,
+            b"%d" % self._mux.number_after_next,
             b"%d" % self._user.uid,
             b"%d" % self._user.gid,
             launch.cwd.encode(),
@@ -415,6 +422,7 @@ class Wire:
                 f"{launch.argv[0]} with its arguments and files takes {len(payload)} bytes, of at "
                 f"most {w.MAX_SPAWN}; write large files through a process's stdin"
             )
+        main, errors = self._mux.open(), self._mux.open()
         process = Process(self, launch, main, errors)
         self._processes[main.number] = process
         self.send(w.SPAWN, main.number, payload)

@@ -187,6 +187,11 @@ class Mux:
         self._next_own += 2
         return stream
 
+    @property
+    def number_after_next(self) -> int:
+        """What the second of two streams opened now would be called."""
+        return self._next_own + 2
+
     def accept(self, number: int) -> Stream:
         """A stream that the other end opens; its numbers only ever grow."""
         if number % 2 == self._next_own % 2 or number <= self._last_theirs:

@@ -183,7 +183,7 @@ class Warden:
         self._accept_at = 0.0
         self._last_host_stream = -1
         self._last_own_stream = 0
-        self._killing = False
+        self._killing = 0  # how many have asked for it
         self._lease_seconds = FIRST_LEASE_SECONDS
         self._lease_until = time.monotonic() + FIRST_LEASE_SECONDS
         self._lifetime_until = float("inf")
@@ -264,7 +264,7 @@ class Warden:
                 if channel is not None:
                     self._drop(channel, reset=True)
             elif kind == KILL:
-                self._killing = True
+                self._killing += 1
                 self._sweep()
             elif kind == LISTEN:
                 self._on_listen(payload)
@@ -596,8 +596,9 @@ class Warden:
         except ProcessLookupError:
             pass
         if not self._reap():
-            self._killing = False
-            self._send(KILLED, 0)
+            answers, self._killing = self._killing, 0
+            for _ in range(answers):
+                self._send(KILLED, 0)
 
     # Relays
 
@@ -607,14 +608,16 @@ class Warden:
             number = int(port)
         except ValueError as exc:
             raise Malformed("a listener that makes no sense") from exc
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener = None
         try:
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", number))
             listener.listen(128)
             bound = listener.getsockname()[1]
-        except (OSError, OverflowError) as exc:
-            listener.close()
+        except (OSError, OverflowError) as exc:  # in use, or no descriptor left
+            if listener is not None:
+                listener.close()
             self._send(LISTENING, 0, pack(service, b"0", str(exc).encode()))
             return
         self._listeners[listener.fileno()] = (listener, service)

@@ -21,6 +21,7 @@ from tests.bench.crowd import crowd, memory
 from tests.bench.latency import latency, rate
 from tests.bench.report import as_json, markdown, print_table, write_readme
 from tests.bench.row import Row
+from tests.bench.runs import runs, server_start
 from tests.bench.stage import Stage, open_stage
 from tests.bench.throughput import throughput
 
@@ -32,6 +33,8 @@ CASES: dict[str, Case] = {
     "throughput": throughput,
     "crowd": crowd,
     "memory": memory,
+    "runs": runs,
+    "start": server_start,
 }
 
 README = Path(__file__).parents[2] / "README.md"

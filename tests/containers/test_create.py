@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.containers.create import create_body
+from orchestrator.containers.create import create_body, volume_name
 from orchestrator.domain.container import (
     MIB,
     Bind,
@@ -89,8 +89,13 @@ def test_a_kept_container_is_not_removed_and_its_volumes_have_names() -> None:
 
     assert host_config(kept)["AutoRemove"] is False
     assert host_config(kept)["Mounts"] == [
-        {"Type": "volume", "Target": "/home/agent", "Source": "orch-kept-1-home-agent"}
+        {
+            "Type": "volume",
+            "Target": "/home/agent",
+            "Source": volume_name("orch-kept-1", "/home/agent"),
+        }
     ]
+    assert volume_name("k", "/a-b") != volume_name("k", "/a/b")
     assert host_config(disposable)["Mounts"] == [{"Type": "volume", "Target": "/home/agent"}]
 
 
@@ -110,7 +115,10 @@ def test_a_container_asks_for_no_more_processors_than_there_are() -> None:
     assert host_config(create_body(spec, {}, cpus_available=2))["NanoCpus"] == 2_000_000_000
 
 
-@pytest.mark.parametrize("target", ["/", "/proc/x", "/etc", "/opt/orchestrator", "work", "/a/../b"])
+@pytest.mark.parametrize(
+    "target",
+    ["/", "/proc/x", "/etc", "/opt/orchestrator", "//etc", "/lib64", "/run", "work", "/a/../b"],
+)
 def test_nothing_is_mounted_over_the_containers_own_system(target: str) -> None:
     with pytest.raises(ValidationError, match=r"belongs to the container|must be an absolute"):
         Bind(source="/srv", target=target)

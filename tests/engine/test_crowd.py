@@ -117,7 +117,7 @@ async def test_a_run_that_waits_for_its_turn_can_be_cancelled_and_the_next_one_g
             stored = {task.run_id: await service.store.run(task.run_id) for task in (first, second)}
             answered = await service.store.run(last.run_id)
 
-    assert heard[second.run_id] == ["queued"]
+    assert heard[second.run_id] == ["queued", "ended"]
     assert [run.status for run in stored.values() if run] == ["cancelled", "cancelled"]
     assert answered is not None
     assert answered.result is not None

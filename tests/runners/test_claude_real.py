@@ -81,7 +81,10 @@ async def talking(
 
 
 def launch_of(
-    *servers: McpServer, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()
+    *servers: McpServer,
+    allow: tuple[str, ...] = (),
+    deny: tuple[str, ...] = (),
+    cwd: str = WORKSPACE,
 ) -> Launch:
     agent = AgentSpec(
         name="tested",
@@ -95,7 +98,7 @@ def launch_of(
         token="run-token",
         env={},
         mcp_servers=servers,
-        cwd=WORKSPACE,
+        cwd=cwd,
     )
 
 
@@ -131,14 +134,20 @@ async def test_what_a_caller_writes_reaches_the_model_as_it_is(
 async def test_permissions_are_as_the_author_wrote_them(
     runtime: DockerRuntime, spec: ContainerSpec
 ) -> None:
-    launch = launch_of(allow=("Bash(touch:*)",), deny=("Bash(touch /tmp/denied:*)",))
-    commands = ("touch /tmp/allowed", "touch /tmp/denied", "mkdir /tmp/unmentioned")
+    allow, deny = ("Bash(touch:*)",), ("Bash(touch /tmp/denied:*)",)
+    launch = launch_of(allow=allow, deny=deny, cwd="/tmp")
+    commands = (
+        "touch /tmp/allowed",
+        "touch /tmp/denied",
+        "mkdir /tmp/unmentioned",
+        f"touch {HOME}/outside",  # of a rule with a pattern, the CLI keeps paths to its cwd
+    )
     steps = [Use("Bash", {"command": command}) for command in commands]
     async with talking(runtime, spec, launch, *steps, DONE) as talk:
         ended = await talk.say("Do it.")
         made = [await talk.exists(command.split()[1]) for command in commands]
 
-    assert made == [True, False, False]
+    assert made == [True, False, False, False]
     assert [denial.input["command"] for denial in ended.denials] == [*commands[1:]]
     assert ended.denied_tools == ("Bash",)
     assert isinstance(talk.signs[0], Ready)

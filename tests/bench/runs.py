@@ -1,0 +1,233 @@
+"""A whole run, as a caller sees it, against `docker run` of the same CLI; and a cold server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+from anyio.abc import SocketAttribute, SocketStream
+from mcp import Client, StdioServerParameters
+from pydantic import SecretStr
+
+from orchestrator.app import open_orchestrator
+from orchestrator.domain.container import MODEL_URL
+from orchestrator.domain.task import Task
+from orchestrator.gateway.http_server import Request, Response
+from orchestrator.gateway.loopback import serve_on_loopback
+from orchestrator.gateway.scripted import Script, ScriptedServer
+from orchestrator.plan import Plan
+from orchestrator.runners import claude
+from orchestrator.settings import Settings, read_settings
+from orchestrator.surfaces.mcp_server import build_server
+from tests.bench.row import Row, Target, ratio_at_most
+from tests.bench.stage import COMMAND_SECONDS, Stage, median_ms
+
+AGENT = "---\nname: bench\ndescription: For a measurement.\n---\n"
+ANSWER = "done"
+PROMPT = "Say it."
+
+
+@dataclass
+class Model:
+    """A model on this machine's loopback that notes when it was first asked."""
+
+    script: Script
+    url: str = ""
+    _asked: float | None = None
+    _server: ScriptedServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._server = ScriptedServer(self.script)
+
+    async def answer(self, request: Request) -> Response:
+        if self._asked is None and request.path == "/v1/messages":
+            self._asked = time.perf_counter()
+        return await self._server.answer(request)
+
+    def first_asked(self) -> float:
+        """When, since this was last looked at."""
+        asked, self._asked = self._asked, None
+        assert asked is not None, "the model was not asked"
+        return asked
+
+
+class Times(NamedTuple):
+    """Seconds since the call."""
+
+    asked: float
+    done: float
+
+
+@asynccontextmanager
+async def _open_model() -> AsyncIterator[Model]:
+    model = Model(Script.model_validate({"steps": [{"text": ANSWER, "repeat": True}]}))
+    async with serve_on_loopback(model.answer) as model.url:
+        yield model
+
+
+async def runs(stage: Stage) -> tuple[Row, ...]:
+    """`run_subagent` through an MCP client in this process; both sides talk to the same model."""
+    taken: dict[str, list[Times]] = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="orchestrator-bench-") as folder:
+        async with _open_model() as model:
+            settings = _settings(Path(folder), stage.image, model.url)
+            async with open_orchestrator(settings, {}) as service:
+                plan = await service.plan(Task(agent="bench", prompt=PROMPT))
+                server, _ = build_server(service, lambda: "main")
+                async with Client(server) as client, _on_bridge(stage, model.url) as bridged:
+                    bridge = _docker_run(stage, Path(folder), plan, "bridge", bridged)
+                    host = _docker_run(stage, Path(folder), plan, "host", model.url)
+                    for round_number in range(1 + stage.times(20, 6)):
+                        measured = {
+                            "ours": await _ours(client, model),
+                            "bridge": await _theirs(bridge, model),
+                            "host": await _theirs(host, model),
+                        }
+                        if round_number:  # the first one only warms up
+                            for name, times in measured.items():
+                                taken[name].append(times)
+    return (
+        _row("to the first model request", taken, "bridge", target=ratio_at_most(1.1)),
+        _row("to the first model request", taken, "host"),
+        _row("to the answer", taken, "bridge"),
+    )
+
+
+def _row(
+    until: str, taken: Mapping[str, list[Times]], network: str, target: Target | None = None
+) -> Row:
+    asked = until == "to the first model request"
+    return Row(
+        name=f"run_subagent, cold, {until}",
+        against="docker run --rm" + (" --network host" if network == "host" else "") + ", claude",
+        unit="ms",
+        ours=median_ms([times.asked if asked else times.done for times in taken["ours"]]),
+        theirs=median_ms([times.asked if asked else times.done for times in taken[network]]),
+        target=target,
+    )
+
+
+async def server_start(stage: Stage) -> tuple[Row, ...]:
+    """From nothing to an answered `initialize`, as an MCP client starts us."""
+    taken: dict[str, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="orchestrator-bench-") as folder:
+        environ = {
+            **os.environ,
+            "ORCHESTRATOR_STATE_DIR": folder,
+            "ORCHESTRATOR_AGENTS_DIR": folder,
+        }
+        command = str(Path(sys.executable).with_name("orchestrator"))
+        for _ in range(stage.times(7, 3)):
+            taken["import"].append(await stage.seconds([sys.executable, "-c", "import mcp"]))
+            server = StdioServerParameters(command=command, args=["serve"], env=environ)
+            began = time.perf_counter()
+            async with Client(server, mode="legacy"):
+                taken["initialize"].append(time.perf_counter() - began)
+    return (
+        Row(
+            name="server start to answered initialize",
+            against="python -c 'import mcp'",
+            unit="ms",
+            ours=median_ms(taken["initialize"]),
+            theirs=median_ms(taken["import"]),
+        ),
+    )
+
+
+def _settings(folder: Path, image: str, url: str) -> Settings:
+    agent = folder / "agents" / "bench"
+    agent.mkdir(parents=True)
+    (agent / "agent.md").write_text(AGENT)
+    update = {
+        "state_dir": folder / "state",
+        "agents_dir": folder / "agents",
+        "agent_image": image,
+        "anthropic_base_url": url,
+        "anthropic_api_key": SecretStr("sk-for-the-loopback-only"),
+        "scripted": False,
+    }
+    return read_settings().model_copy(update=update)
+
+
+async def _ours(client: Client, model: Model) -> Times:
+    began = time.perf_counter()
+    result = await client.call_tool("run_subagent", {"agent_name": "bench", "prompt": PROMPT})
+    done = time.perf_counter()
+    assert (result.structured_content or {}).get("result") == ANSWER, result
+    return Times(model.first_asked() - began, done - began)
+
+
+async def _theirs(argv: list[str], model: Model) -> Times:
+    run = partial(
+        subprocess.run,
+        argv,
+        input=claude.user_message(PROMPT),
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=COMMAND_SECONDS,
+    )
+    began = time.perf_counter()
+    finished = await anyio.to_thread.run_sync(run)
+    done = time.perf_counter()
+    last = json.loads(finished.stdout.splitlines()[-1])
+    assert last["result"] == ANSWER, last
+    return Times(model.first_asked() - began, done - began)
+
+
+def _docker_run(stage: Stage, folder: Path, plan: Plan, network: str, url: str) -> list[str]:
+    """What a user would type to run the same CLI in the same image, with the key inside."""
+    launch = plan.launch
+    command = [stage.docker, "run", "--rm", "-i", "--workdir", launch.cwd]
+    if network != "bridge":
+        command += ["--network", network]
+    for number, file in enumerate(launch.files):
+        path = folder / f"file-{number}"
+        path.write_bytes(file.content)
+        path.chmod(0o644)
+        command += ["--volume", f"{path}:{file.path}:ro"]
+    for key, value in launch.env.items():
+        command += ["--env", f"{key}={value.replace(MODEL_URL, url)}"]
+    return [*command, stage.image, *launch.argv]
+
+
+@asynccontextmanager
+async def _on_bridge(stage: Stage, url: str) -> AsyncIterator[str]:
+    """The URL under which a container on the engine's default network reaches the model."""
+    network = await stage.runtime.engine.call(stage.runtime.engine.api.inspect_network, "bridge")
+    gateway = str(network["IPAM"]["Config"][0]["Gateway"])
+    port = urlsplit(url).port
+    assert port is not None
+
+    async def relay(near: SocketStream) -> None:
+        far = await anyio.connect_tcp("127.0.0.1", port)
+        async with near, far, anyio.create_task_group() as tasks:
+            tasks.start_soon(_copy, near, far)
+            await _copy(far, near)
+            tasks.cancel_scope.cancel()
+
+    listener = await anyio.create_tcp_listener(local_host=gateway)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, relay)
+        yield f"http://{gateway}:{listener.extra(SocketAttribute.local_port)}"
+        tasks.cancel_scope.cancel()
+
+
+async def _copy(source: SocketStream, target: SocketStream) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        async for data in source:
+            await target.send(data)
+        await target.send_eof()

@@ -1,0 +1,52 @@
+"""A project of the test's own: agents with scripts in the model's place, a state directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from orchestrator.app import open_runtime
+from orchestrator.containers.labels import ContainerInfo
+from orchestrator.settings import read_settings
+
+CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+
+
+class Project:
+    """A directory with agents/, in which the test stands."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def agent(self, name: str, script: str, fields: str = "") -> None:
+        """An agent, and what the model says in its runs."""
+        folder = self.path / "agents" / name
+        folder.mkdir(parents=True)
+        head = f"name: {name}\ndescription: Does {name}.\n{fields}"
+        (folder / "agent.md").write_text(f"---\n{head}\n---\nYou do {name}.\n")
+        (folder / "script.yaml").write_text(script)
+
+
+@pytest.fixture
+def project(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """No key, no settings of the machine's; the test fails if it leaves a container behind."""
+    path = tmp_path / "project"
+    (path / "agents").mkdir(parents=True)
+    monkeypatch.chdir(path)
+    for name in (*CREDENTIALS, "ORCHESTRATOR_AGENTS_DIR", "ORCHESTRATOR_CALLER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ORCHESTRATOR_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("ORCHESTRATOR_AGENT_IMAGE", image)
+    monkeypatch.setenv("ORCHESTRATOR_SCRIPTED", "1")
+    yield Project(path)
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    left = anyio.run(_containers)
+    assert not left, f"containers left behind: {[info.name for info in left]}"
+
+
+async def _containers() -> tuple[ContainerInfo, ...]:
+    async with open_runtime(read_settings(), reap=False) as runtime:
+        return await runtime.list()
