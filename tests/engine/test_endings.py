@@ -309,6 +309,31 @@ async def test_a_workspace_is_shown_as_agent_md_says(harness: Harness, settings:
     assert not (work / "x").exists()
 
 
+async def test_junk_on_the_clis_output_is_told_in_a_few_lines(harness: Harness) -> None:
+    flood = (
+        "for p in /proc/[0-9]*; do grep -qa 'stream-jso[n]' $p/cmdline && "
+        "yes junk | head -c 3000000 > $p/fd/1 2>/dev/null; done; echo done"
+    )
+    with anyio.fail_after(PATIENCE):
+        result = await harness.run([bash(flood), {"text": "still here"}])
+
+    assert (result.status, result.result) == ("completed", "still here"), result
+    assert harness.kinds().count("warning") <= 21
+
+
+async def test_a_variable_that_entered_the_container_does_not_come_out_in_the_record(
+    harness: Harness,
+) -> None:
+    steps: Steps = [bash("echo $TOKEN"), {"text": "it is {last_tool_result}"}]
+    service = harness.service(steps, env={"TOKEN": "${TOKEN}"})
+    service._environ = {"TOKEN": "s3cret-value"}
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(Task(agent="worker", prompt="x"), harness.events.append)
+
+    assert result.result == "it is [secret]"
+    assert "s3cret-value" not in str(await harness.store.events(result.run_id))
+
+
 async def test_what_the_caller_got_wrong_is_an_error_and_no_run(harness: Harness) -> None:
     service = harness.service([{"text": "x"}], workspace="none")
     with pytest.raises(AgentNotFound, match="did you mean 'worker'"):

@@ -207,3 +207,28 @@ async def test_many_processes_at_once_all_report_back() -> None:
             launches = [Launch(argv=("sh", "-c", f"echo {n}; exit {n}")) for n in range(50)]
             done = await asyncio.gather(*(wire.run(launch) for launch in launches))
     assert [(d.code, d.stdout) for d in done] == [(n, b"%d\n" % n) for n in range(50)]
+
+
+async def test_every_kill_all_is_answered_however_many_ask_at_once() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with local_wire() as (wire, _):
+            await asyncio.gather(*(wire.kill_all() for _ in range(5)))
+            assert (await wire.run(Launch(argv=("true",)))).code == 0
+
+
+async def test_clients_that_connect_and_reset_faster_than_we_answer_do_not_end_the_wire() -> None:
+    async def slow(stream: Stream) -> None:
+        await stream.read()
+
+    storm = (
+        "import socket,struct,sys\n"
+        "for _ in range(3000):\n"
+        "  s=socket.create_connection(('127.0.0.1',int(sys.argv[1])))\n"
+        "  s.setsockopt(socket.SOL_SOCKET,socket.SO_LINGER,struct.pack('ii',1,0)); s.close()\n"
+    )
+    with anyio.fail_after(PATIENCE):
+        async with local_wire() as (wire, _):
+            port = await wire.listen(0, "slow", slow)
+            done = await wire.run(Launch(argv=(sys.executable, "-c", storm, str(port))))
+            assert done.code == 0, done.stderr
+            assert wire.ended is None
