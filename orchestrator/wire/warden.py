@@ -71,6 +71,9 @@ ACCEPT_PAUSE_SECONDS = 0.1
 OOM_SCORE_ADJ = b"500"
 """When memory runs out, the kernel takes the agent's processes before the warden."""
 
+AGENT_NICE = 10
+"""In its own container the warden comes first: a fork bomb must not keep it from its wire."""
+
 NOBODY = 65534
 
 HANDLED = (signal.SIGCHLD, signal.SIGTERM)
@@ -686,6 +689,7 @@ def _become(
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         _prefer_for_oom()
+        os.nice(AGENT_NICE)
         uid, gid = ids
         if os.getuid() == 0:
             step = f"become {uid}:{gid}"

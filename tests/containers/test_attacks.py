@@ -90,6 +90,7 @@ def c(name, *args):
         ("lambda: resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))", "EPERM"),
         ("lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))", "EPERM"),
         ("lambda: os.setpriority(os.PRIO_PROCESS, 1, 19)", "EPERM"),
+        ("lambda: os.setpriority(os.PRIO_PROCESS, 0, 0)", "EACCES"),  # to come before the warden
         ("lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))", "EPERM"),
         ("lambda: os.sched_setaffinity(1, {0})", "EPERM"),
         ("c('syscall', 251, 1, 1, 3 << 13)", "EPERM"),  # ioprio_set: idle
