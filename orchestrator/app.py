@@ -13,6 +13,7 @@ import anyio.to_thread
 from orchestrator import output
 from orchestrator.catalog import AgentsDir
 from orchestrator.containers.labels import ContainerInfo
+from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Container, Reaped
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import ContainerSpec
@@ -73,29 +74,33 @@ async def open_runtime(settings: Settings, *, reap: bool = True) -> AsyncIterato
     # Imported here: docker takes 200 ms, which a server should not spend before its hello.
     from orchestrator.containers.docker_runtime import DockerRuntime
     from orchestrator.containers.engine import connect
-    from orchestrator.containers.mounts import MountPolicy
     from orchestrator.containers.owner import Owner
 
     engine = await anyio.to_thread.run_sync(connect, settings)
     try:
         with Owner(settings.state_dir) as owner:
-            policy = MountPolicy(
-                roots=settings.allowed_roots,
-                home=settings.home,
-                own=(settings.state_dir, settings.agents_dir, Path.cwd() / "orchestrator.yaml"),
-                engine_sockets=tuple(
-                    Path(address.removeprefix("unix://"))
-                    for address in (engine.address, *settings.engine_candidates)
-                    if address.startswith("unix://")
-                ),
-                engine_is_local=engine.address.startswith("unix://"),
-            )
+            policy = mount_policy(settings, engine.address)
             async with DockerRuntime(engine, owner, policy) as runtime:
                 if reap:
                     await runtime.reap()
                 yield runtime
     finally:
         engine.close()
+
+
+def mount_policy(settings: Settings, address: str) -> MountPolicy:
+    """What containers of the engine at this address may be shown."""
+    return MountPolicy(
+        roots=settings.allowed_roots,
+        home=settings.home,
+        own=(settings.state_dir, settings.agents_dir, Path.cwd() / "orchestrator.yaml"),
+        engine_sockets=tuple(
+            Path(socket.removeprefix("unix://"))
+            for socket in (address, *settings.engine_candidates)
+            if socket.startswith("unix://")
+        ),
+        engine_is_local=address.startswith("unix://"),
+    )
 
 
 class LazyRuntime:

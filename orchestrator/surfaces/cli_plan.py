@@ -59,7 +59,7 @@ def _planned(
     settings: Settings, agent: AgentSpec, workspace: Path | None
 ) -> tuple[Plan, tuple[str, ...]]:
     """The plan with <NAME> for the value of each variable, and the variables that are not set."""
-    from orchestrator.containers.mounts import MountPolicy
+    from orchestrator.app import mount_policy
     from orchestrator.domain.task import Task
     from orchestrator.engine.service import workspace_owner
     from orchestrator.plan import Place, plan
@@ -69,12 +69,8 @@ def _planned(
     place = Place(image=agent.image or _image(settings), workspace_owner=workspace_owner(workspace))
     task = Task(agent=agent.name, prompt="(the task)", workspace=workspace)
     planned = plan(agent, task, place, shown, TOKEN)
-    policy = MountPolicy(
-        roots=settings.allowed_roots,
-        home=settings.home,
-        engine_is_local=settings.engine_candidates[0].startswith("unix://"),
-    )
-    return planned.model_copy(update={"container": policy.checked(planned.container)}), unset
+    checked = mount_policy(settings, settings.engine_candidates[0]).checked(planned.container)
+    return planned.model_copy(update={"container": checked.spec}), unset
 
 
 def shown_variables(
