@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator.surfaces.cli_options import Json
 from orchestrator.surfaces.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 MEGABYTE = 1_000_000
 """As `docker images` counts."""
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 images_app = typer.Typer(
     help="The image that agents run in.", no_args_is_help=True, rich_markup_mode=None

@@ -6,32 +6,29 @@ import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import anyio
 import typer
+
+from orchestrator.surfaces.cli_options import AgentsDir
 
 
 def serve(
     *,
     http: Annotated[
-        Optional[str],  # noqa: UP045 typer reads it at run time
+        str | None,
         typer.Option("--http", metavar="HOST:PORT", help="Serve streamable HTTP instead of stdio."),
     ] = None,
-    agents_dir: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Where the agents are. [default: ./agents]"),
-    ] = None,
+    agents_dir: AgentsDir = None,
 ) -> None:
     """Serve MCP to one client on stdin and stdout, or to many over HTTP."""
     from orchestrator.settings import read_settings
 
     # Before the SDK does it in its own way: a screen full of boxes for each error, on one's stderr.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    settings = read_settings()
-    if agents_dir is not None:
-        settings = settings.model_copy(update={"agents_dir": agents_dir.absolute()})
+    # A directory that is not there yet is fine: agents may come while we serve.
+    settings = read_settings(flags={"agents_dir": agents_dir and agents_dir.absolute()})
     if http is None:
         with _no_collecting():
             from orchestrator.surfaces import mcp_stdio
