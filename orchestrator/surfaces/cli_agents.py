@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.surfaces.cli_options import AgentsDir, Json, settings_for
+
 if TYPE_CHECKING:
     from orchestrator.catalog import BrokenAgent, Catalog
 
@@ -17,23 +19,13 @@ EXIT_BROKEN = 3
 DESCRIPTION_CHARS = 80
 """How much of a description a line of the list has room for."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-AgentsDirOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--agents-dir",
-        metavar="DIR",
-        help="A folder for each agent (ORCHESTRATOR_AGENTS_DIR; ./agents).",
-    ),
-]
-
 agents_app = typer.Typer(
     help="The agents that can be run.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
 @agents_app.command("list")
-def list_(*, agents_dir: AgentsDirOption = None, as_json: Json = False) -> None:
+def list_(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
     """List the agents, and those that cannot be used."""
     catalog = _catalog(agents_dir)
     if as_json:
@@ -57,7 +49,7 @@ def list_(*, agents_dir: AgentsDirOption = None, as_json: Json = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="The agent, as its folder is called.")],
     *,
-    agents_dir: AgentsDirOption = None,
+    agents_dir: AgentsDir = None,
     as_json: Json = False,
 ) -> None:
     """Show what an agent is: every field, with defaults, then its system prompt."""
@@ -75,7 +67,7 @@ def show(
 
 
 @agents_app.command()
-def check(*, agents_dir: AgentsDirOption = None, as_json: Json = False) -> None:
+def check(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
     """Check every agent.md, and print each mistake with its file and line; exit code 3 if any."""
     catalog = _catalog(agents_dir)
     problems = [problem for broken in catalog.broken for problem in broken.problems]
@@ -99,7 +91,7 @@ def check(*, agents_dir: AgentsDirOption = None, as_json: Json = False) -> None:
 @agents_app.command()
 def prompt(
     *,
-    agents_dir: AgentsDirOption = None,
+    agents_dir: AgentsDir = None,
     caller: Annotated[str, typer.Option(help="List what this caller may run.")] = "main",
 ) -> None:
     """Print a section for a main agent's system prompt that tells it of the agents."""
@@ -112,17 +104,9 @@ def prompt(
 def _catalog(agents_dir: Path | None) -> Catalog:
     # Here and above, not at the top: `--help` need not wait for yaml.
     from orchestrator.catalog import load_catalog
-    from orchestrator.errors import AgentsDirMissing
     from orchestrator.output import check_schema
-    from orchestrator.settings import read_settings
 
-    path = agents_dir or read_settings().agents_dir
-    if not path.is_dir():
-        raise AgentsDirMissing(
-            f"there is no directory {path}; make it, with a folder for each agent, "
-            "or name another one with --agents-dir"
-        )
-    return load_catalog(path, check_schema)
+    return load_catalog(settings_for(agents_dir).agents_dir, check_schema)
 
 
 def _broken(catalog: Catalog) -> list[object]:
