@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,17 +14,25 @@ from orchestrator import output
 from orchestrator.catalog import AgentsDir
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.containers.mounts import MountPolicy
+from orchestrator.containers.owner import Owner
 from orchestrator.containers.runtime import Container, Reaped
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import ContainerSpec
+from orchestrator.engine.copies import Copies
+from orchestrator.engine.memory import Memory
 from orchestrator.engine.service import Service
+from orchestrator.engine.session_rows import SessionRows
+from orchestrator.engine.sessions import Sessions
+from orchestrator.engine.staging import Staging
 from orchestrator.engine.store import Store
 from orchestrator.errors import OperatorError
 from orchestrator.gateway.credential import credential_of
+from orchestrator.gateway.dial import Dialer
 from orchestrator.gateway.model import open_model_service
 from orchestrator.gateway.scripted import ScriptedModel, load_script
+from orchestrator.gateway.secret_store import SecretStore
 from orchestrator.gateway.upstream import Upstream
-from orchestrator.settings import Settings, environment
+from orchestrator.settings import Settings, environment, secret_environment
 
 if TYPE_CHECKING:
     from orchestrator.containers.docker_runtime import DockerRuntime
@@ -35,26 +43,57 @@ async def open_orchestrator(
     settings: Settings, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[Service]:
     """Everything that runs tasks. The engine is asked for when the first task needs it."""
-    runtime = LazyRuntime(settings)
-    store = Store(settings.state_dir / "runs.sqlite")
+    with Owner(settings.state_dir) as owner:
+        runtime = LazyRuntime(settings, owner)
+        store = Store(settings.state_dir / "runs.sqlite", owner.id)
+        copies = open_copies(settings)
+        sessions = Sessions(runtime, SessionRows(store, owner.id))
+        variables = environment() if environ is None else environ
+        try:
+            async with open_model_service(settings) as models, sessions:
+                credential = credential_of(settings)
+                staging = Staging(
+                    runtime=runtime,
+                    models=models,
+                    image=runtime.agent_image,
+                    environ=variables,
+                    copies=copies,
+                    dialer=Dialer(environ=variables),
+                    secret_store=SecretStore(settings.secrets_file, secret_environment()),
+                    sessions=sessions,
+                    memory=Memory(settings.agents_dir, settings.state_dir / "memory"),
+                    ca_certificates=_ca_certificates(variables),
+                    script_of=lambda agent: _script(settings, agent),
+                )
+                yield Service(
+                    agents=AgentsDir(settings.agents_dir, output.check_schema),
+                    store=store,
+                    staging=staging,
+                    sessions=sessions,
+                    copies=copies,
+                    secrets=(credential.secret.get_secret_value(),) if credential else (),
+                    max_runs=settings.max_runs,
+                    max_runs_per_agent=settings.max_runs_per_agent,
+                )
+        finally:
+            await runtime.aclose()
+            store.close()
+
+
+def open_copies(settings: Settings) -> Copies:
+    """What agents did to their copies; needs no engine."""
+    return Copies(settings.state_dir / "changes", mount_policy(settings, "unix://"))
+
+
+def _ca_certificates(environ: Mapping[str, str]) -> str:
+    """The certificates that this machine was told to trust, for containers as well."""
+    path = environ.get("SSL_CERT_FILE")
+    if not path:
+        return ""
     try:
-        async with open_model_service(settings) as models:
-            credential = credential_of(settings)
-            yield Service(
-                runtime=runtime,
-                agents=AgentsDir(settings.agents_dir, output.check_schema),
-                store=store,
-                models=models,
-                image=runtime.agent_image,
-                environ=environment() if environ is None else environ,
-                secrets=(credential.secret.get_secret_value(),) if credential else (),
-                script_of=lambda agent: _script(settings, agent),
-                max_runs=settings.max_runs,
-                max_runs_per_agent=settings.max_runs_per_agent,
-            )
-    finally:
-        await runtime.aclose()
-        store.close()
+        return Path(path).read_text()
+    except (OSError, ValueError) as exc:
+        raise OperatorError(f"SSL_CERT_FILE={path} cannot be read; correct or unset it") from exc
 
 
 def _script(settings: Settings, agent: AgentSpec) -> Upstream | None:
@@ -69,18 +108,19 @@ def _script(settings: Settings, agent: AgentSpec) -> Upstream | None:
 
 
 @asynccontextmanager
-async def open_runtime(settings: Settings, *, reap: bool = True) -> AsyncIterator[DockerRuntime]:
+async def open_runtime(
+    settings: Settings, owner: Owner | None = None, *, reap: bool = True
+) -> AsyncIterator[DockerRuntime]:
     """The container runtime on the engine that answers; what a crash left is removed first."""
     # Imported here: docker takes 200 ms, which a server should not spend before its hello.
     from orchestrator.containers.docker_runtime import DockerRuntime
     from orchestrator.containers.engine import connect
-    from orchestrator.containers.owner import Owner
 
     engine = await anyio.to_thread.run_sync(connect, settings)
     try:
-        with Owner(settings.state_dir) as owner:
+        with nullcontext(owner) if owner is not None else Owner(settings.state_dir) as held:
             policy = mount_policy(settings, engine.address)
-            async with DockerRuntime(engine, owner, policy) as runtime:
+            async with DockerRuntime(engine, held, policy) as runtime:
                 if reap:
                     await runtime.reap()
                 yield runtime
@@ -106,8 +146,9 @@ def mount_policy(settings: Settings, address: str) -> MountPolicy:
 class LazyRuntime:
     """Runtime (containers/runtime.py) on an engine that is looked for when first needed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, owner: Owner) -> None:
         self._settings = settings
+        self._owner = owner
         self._stack = AsyncExitStack()
         self._lock = anyio.Lock()
         self._runtime: DockerRuntime | None = None
@@ -141,6 +182,9 @@ class LazyRuntime:
         async with runtime.keep(key, spec, labels=labels) as container:
             yield container
 
+    async def seccomp_profile(self) -> str | None:
+        return await (await self._get()).seccomp_profile()
+
     async def forget(self, key: str) -> bool:
         return await (await self._get()).forget(key)
 
@@ -153,5 +197,7 @@ class LazyRuntime:
     async def _get(self) -> DockerRuntime:
         async with self._lock:
             if self._runtime is None:
-                self._runtime = await self._stack.enter_async_context(open_runtime(self._settings))
+                self._runtime = await self._stack.enter_async_context(
+                    open_runtime(self._settings, self._owner)
+                )
             return self._runtime

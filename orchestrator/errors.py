@@ -15,12 +15,16 @@ OrchestratorError
 │   ├── ImageBuildFailed   the image could not be made
 │   │   └── BaseMissing     there is nothing to build it on, and nothing to make that with
 │   ├── StoreFailed        what happened cannot be kept
+│   ├── CopyFailed         a workspace could not be copied into a container, or out of it
 │   └── WireLost           a container went away, or did not keep to the protocol
 └── CallerError            whoever asked for this run
     ├── AgentNotFound      there is no agent of that name
     ├── CallerRefused      the agent does not allow this caller
     ├── RunNotFound        there is no run of that id
+    ├── SessionRefused     a session of an agent that has none
     ├── MountRefused       a directory that no container may see
+    ├── CopyRefused        a directory that cannot be copied: too large, or not there
+    ├── ApplyRefused       changes that do not fit the directory any more
     └── NameTaken          somebody else is using that container
 
 A message says what happened, to what, and what to do next; it never carries a secret.
@@ -110,6 +114,10 @@ class StoreFailed(OperatorError):
     code = "store_failed"
 
 
+class CopyFailed(OperatorError):
+    code = "copy_failed"
+
+
 class WireLost(OperatorError):
     code = "wire_lost"
 
@@ -126,8 +134,20 @@ class RunNotFound(CallerError):
     code = "run_not_found"
 
 
+class SessionRefused(CallerError):
+    code = "session_refused"
+
+
 class MountRefused(CallerError):
     code = "mount_refused"
+
+
+class CopyRefused(CallerError):
+    code = "copy_refused"
+
+
+class ApplyRefused(CallerError):
+    code = "apply_refused"
 
 
 class NameTaken(CallerError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator import output
+from orchestrator import output, surroundings
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import AgentSpec, McpServer
 from orchestrator.domain.container import (
@@ -16,8 +16,10 @@ from orchestrator.domain.container import (
     ContainerSpec,
     Launch,
     Limits,
+    Mount,
     Tmpfs,
     User,
+    Volume,
 )
 from orchestrator.domain.task import Task
 from orchestrator.domain.variables import expand, variables
@@ -30,6 +32,12 @@ GRACE_SECONDS = 60.0
 """What the container outlives the run's own deadline by: the warden's clock is the last resort."""
 
 
+KEPT_SECONDS = 30 * 86400.0
+"""The same for a container that stays between calls; it is stopped long before."""
+
+TMP = "/tmp"  # noqa: S108 inside the container
+
+
 class Place(Frozen):
     """Facts about this machine that a plan needs, looked up by whoever asks for one."""
 
@@ -37,6 +45,12 @@ class Place(Frozen):
     """What an agent runs in that names no image of its own."""
     workspace_owner: User | None = None
     """Who owns the workspace; None for root, or without a workspace."""
+    git_mounts: tuple[Bind, ...] = ()
+    """What git needs of the workspace besides, and what of it no agent may write."""
+    ca_certificates: str = ""
+    """Certificates that this machine trusts besides the usual ones, as PEM text."""
+    seccomp: str | None = None
+    """The strict profile; None where the engine takes none of ours."""
 
 
 class Plan(Frozen):
@@ -50,6 +64,11 @@ class Plan(Frozen):
     first_message: str
 
     @property
+    def copies_workspace(self) -> bool:
+        """The agent gets a copy of the caller's directory, to be brought in and read back."""
+        return self.task.workspace is not None and self.agent.workspace.mode == "copy"
+
+    @property
     def secrets_inside(self) -> tuple[str, ...]:
         """Variables of the orchestrator whose values enter the container, as agent.md says."""
         texts = [*self.agent.env.values()]
@@ -59,27 +78,47 @@ class Plan(Frozen):
 
 
 def plan(
-    agent: AgentSpec, task: Task, place: Place, environ: Mapping[str, str], token: str
+    agent: AgentSpec,
+    task: Task,
+    place: Place,
+    environ: Mapping[str, str],
+    token: str,
+    exposed: Mapping[str, str] | None = None,
+    *,
+    memory: str = "",
+    conversation: str = "",
+    resume: bool = False,
 ) -> Plan:
-    """What to make and what to run in it. MountRefused if the workspace cannot be as asked."""
+    """What to make and what to run in it. MountRefused if the workspace cannot be as asked.
+
+    `exposed` are the secrets that agent.md lets into the container, by their names; `memory` is
+    what the agent is told of earlier days, `conversation` the one to begin or to take up again.
+    """
     timeout = min(agent.timeout_ms / 1000, task.timeout_seconds or float("inf"))
-    workspace = _workspace(agent, task, place)
+    values = exposed or {}
+    env = {key: expand(value, environ) for key, value in agent.env.items()}
+    env |= {s.variable_name: values[s.name] for s in agent.secrets if s.expose == "env"}
     launch = claude.launch(
-        _told_the_format(agent),
+        _told(agent),
         base_url=MODEL_URL,
         token=token,
-        env={key: expand(value, environ) for key, value in agent.env.items()},
+        env=env,
         mcp_servers=[_expanded(server, environ) for server in agent.mcp_servers],
         cwd=WORKSPACE,
+        session_id=conversation if conversation and not resume else None,
+        resume=conversation if resume else None,
+        memory=memory,
+        surroundings=surroundings.variables(agent, place.ca_certificates),
+        files=surroundings.files(agent, place.ca_certificates),
     )
     resources = agent.resources
     container = ContainerSpec(
         image=agent.image or place.image,
-        user=place.workspace_owner or User(),
-        mounts=workspace,
-        tmpfs=(
-            Tmpfs(target="/tmp", size_bytes=resources.scratch_bytes),  # noqa: S108 inside
-            Tmpfs(target=HOME, size_bytes=resources.scratch_bytes),
+        user=_user(agent, task, place),
+        mounts=_mounts(agent, task, place),
+        tmpfs=tuple(
+            Tmpfs(target=target, size_bytes=resources.scratch_bytes)
+            for target in (TMP, *(() if agent.session.keep else (HOME,)))
         ),
         limits=Limits(
             memory_bytes=resources.memory_bytes,
@@ -88,7 +127,9 @@ def plan(
             open_files=resources.open_files,
             shm_bytes=min(SHM_BYTES, resources.scratch_bytes),
         ),
-        lifetime_seconds=timeout + GRACE_SECONDS,
+        oci_runtime=agent.runtime,
+        seccomp=place.seccomp if agent.seccomp == "strict" else None,
+        lifetime_seconds=KEPT_SECONDS if agent.session.keep else timeout + GRACE_SECONDS,
     )
     return Plan(
         agent=agent,
@@ -100,24 +141,43 @@ def plan(
     )
 
 
-def _told_the_format(agent: AgentSpec) -> AgentSpec:
-    if agent.output_format == "text":
-        return agent
-    told = f"{agent.prompt}\n\n{output.instruction(agent.output_schema)}".strip()
-    return agent.model_copy(update={"prompt": told})
+def _told(agent: AgentSpec) -> AgentSpec:
+    """The agent, with a prompt that also says what it can reach and how to answer."""
+    parts = [agent.prompt, surroundings.briefing(agent)]
+    if agent.output_format == "json":
+        parts.append(output.instruction(agent.output_schema))
+    return agent.model_copy(update={"prompt": "\n\n".join(filter(None, parts)).strip()})
 
 
-def _workspace(agent: AgentSpec, task: Task, place: Place) -> tuple[Bind, ...]:
+def _user(agent: AgentSpec, task: Task, place: Place) -> User:
+    """Whoever owns what the agent sees; of a copy, the agent itself."""
+    if task.workspace is None or agent.workspace.mode == "copy":
+        return User()
+    return place.workspace_owner or User()
+
+
+def _mounts(agent: AgentSpec, task: Task, place: Place) -> tuple[Mount, ...]:
+    """The workspace, and of a session agent what has to be there the next time."""
+    shown = _workspace(agent, task, place)
+    if not agent.session.keep:
+        return shown
+    return (*(shown or (Volume(target=WORKSPACE),)), Volume(target=HOME))
+
+
+def _workspace(agent: AgentSpec, task: Task, place: Place) -> tuple[Mount, ...]:
+    mode = agent.workspace.mode
     if task.workspace is None:
         return ()
-    if agent.workspace == "none":
+    if mode == "none":
         raise MountRefused(f"agent {agent.name!r} takes no workspace; call it without one")
-    if agent.workspace == "rw" and place.workspace_owner is None:
+    if mode == "copy":
+        return (Volume(target=WORKSPACE),)
+    if mode == "rw" and place.workspace_owner is None:
         raise MountRefused(
             f"{task.workspace} belongs to root, and an agent is never root, so it could not write "
-            "there; give the directory to a user, or use `workspace: ro`"
+            "there; give the directory to a user, or use `workspace: copy`"
         )
-    return (Bind(source=str(task.workspace), read_only=agent.workspace == "ro"),)
+    return (Bind(source=str(task.workspace), read_only=mode == "ro"), *place.git_mounts)
 
 
 def _expanded(server: McpServer, environ: Mapping[str, str]) -> McpServer:

@@ -48,6 +48,8 @@ class Settings(Frozen):
     """DOCKER_CERT_PATH, when DOCKER_TLS_VERIFY is set."""
     allowed_roots: tuple[Path, ...] = ()
     """ORCHESTRATOR_ALLOWED_ROOTS: directories below which a container may be shown something."""
+    secrets_file: Path
+    """ORCHESTRATOR_SECRETS_FILE: where the secrets are kept that agents may ask for."""
     home: Path
     agent_image: str | None = None
     """ORCHESTRATOR_AGENT_IMAGE: use this image instead of the one that we build."""
@@ -124,11 +126,13 @@ def _defaults(env: Mapping[str, str], here: Path) -> tuple[tuple[str, object, st
     home = _home(env)
     state = Path(env.get("XDG_STATE_HOME") or home / ".local/state")
     cache = Path(env.get("XDG_CACHE_HOME") or home / ".cache")
+    config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
     context = _docker_context(env, home)
     return (
         ("home", home, "HOME"),
         ("state_dir", state / "subagent-orchestrator", "default"),
         ("cache_dir", cache / "subagent-orchestrator", "default"),
+        ("secrets_file", config / "subagent-orchestrator/secrets.yaml", "default"),
         ("agents_dir", here / "agents", "default"),
         ("allowed_roots", tuple(dict.fromkeys((home, here))), "default"),
         ("engine_candidates", _usual_sockets(env, home), "default"),
@@ -247,9 +251,18 @@ CREDENTIALS = frozenset(
 )
 """What stays in this process, whatever an agent.md says."""
 
+SECRET_PREFIX = "ORCHESTRATOR_SECRET_"  # noqa: S105 the beginning of a variable's name
+"""Of variables that hold a secret; it is handed out by its name, to whom the operator allows."""
+
 
 def environment() -> Mapping[str, str]:
     """What ${VAR} in an agent.md refers to: this process's variables, but no credential of ours."""
+    found = secret_environment()
+    return {name: value for name, value in found.items() if not name.startswith(SECRET_PREFIX)}
+
+
+def secret_environment() -> Mapping[str, str]:
+    """Where the secret store looks: the same, and the variables that hold secrets."""
     return {name: value for name, value in os.environ.items() if name not in CREDENTIALS}
 
 
@@ -301,6 +314,7 @@ SOURCES: dict[str, Source] = {
     "engine_candidates": Source("DOCKER_HOST", lambda text: (text,), may_be_in_file=False),
     "tls_dir": Source("DOCKER_CERT_PATH", lambda _: None, may_be_in_file=False),  # see above
     "allowed_roots": Source("ORCHESTRATOR_ALLOWED_ROOTS", _roots),
+    "secrets_file": Source("ORCHESTRATOR_SECRETS_FILE", _path, may_be_in_file=False),
     "agent_image": Source("ORCHESTRATOR_AGENT_IMAGE", str),
     "claude_binary": Source("ORCHESTRATOR_CLAUDE_BINARY", _path),
     "claude_version": Source("ORCHESTRATOR_CLAUDE_VERSION", str),

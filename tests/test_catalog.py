@@ -28,7 +28,15 @@ from orchestrator.catalog import (
 )
 from orchestrator.catalog.document import DEPTH, YAML_CHARS
 from orchestrator.catalog.folder import FILE_BYTES, SETTLED_NS
-from orchestrator.domain.agent import AgentSpec, McpServer, Network, Permissions, Resources
+from orchestrator.domain.agent import (
+    AgentSpec,
+    McpServer,
+    Network,
+    Permissions,
+    Resources,
+    Session,
+    Workspace,
+)
 from orchestrator.errors import AgentInvalid, AgentNotFound, AuthorError, VariableMissing
 from orchestrator.output import check_schema
 
@@ -131,7 +139,7 @@ def test_every_field_of_a_full_file_is_read(tmp_path: Path) -> None:
         output_schema={"type": "object"},
         model="opus",
         image="mine:3",
-        workspace="rw",
+        workspace=Workspace(mode="rw"),
         network=Network(
             mode="allow",
             allow=("*.example.org",),
@@ -432,7 +440,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
         "agent.md:1: description: is missing",
         "agent.md:2: name: found 'b' in the folder 'a'; make them the same",
         "agent.md:3: session: must be true or false, found the number 1",
-        "agent.md:4: workspace: found 'rx'; allowed: none, ro, rw",
+        "agent.md:4: workspace.mode: found 'rx'; allowed: none, ro, rw, copy",
         "agent.md:5: retries: must be at least 0, found the number -1",
     ]
 
@@ -737,14 +745,14 @@ def test_the_shipped_agents_load() -> None:
     assert catalog.broken == ()
     assert {"code-runner", "github", "web-search"} <= set(catalog.agents)
     assert catalog.agents["code-runner"].network == Network()
-    assert catalog.agents["github"].session
+    assert catalog.agents["github"].session.keep
     assert all(agent.prompt for agent in catalog.agents.values())
 
 
 def test_the_prompt_section_lists_agents_by_name() -> None:
     agents = [
-        AgentSpec(name="github", description="Reads\n  repositories", session=True),
-        AgentSpec(name="a", description="Does a.", workspace="none", output_schema={}),
+        AgentSpec(name="github", description="Reads\n  repositories", session=Session(keep=True)),
+        AgentSpec(name="a", description="Does a.", workspace=Workspace(mode="none"), output_schema={}),
         AgentSpec(name="b", description="Does b"),
     ]
     assert prompt_section(agents).splitlines() == [
@@ -776,8 +784,13 @@ def rows_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str
             shown = "nothing allowed"
         elif name == "resources":
             shown = "as below"
-        elif name == "network":
+        elif name in ("network", "workspace"):
             shown = f"`{default.mode}`"
+            shown += "; `copy` for agents that may Write or Edit" if name == "workspace" else ""
+        elif name == "session":
+            shown = "`false`"
+        elif (prefix, name) == ("session.", "keep"):
+            shown = "`true` in a mapping"
         elif (prefix, name) == ("network.", "mode"):
             shown = "`allow` in a mapping"
         else:

@@ -15,7 +15,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"app"}),
     frozenset({"engine"}),
     frozenset({"gateway", "plan"}),
-    frozenset({"catalog", "access", "output", "runners", "containers"}),
+    frozenset(
+        {"catalog", "access", "output", "redaction", "surroundings", "runners", "containers"}
+        | {"workspace"}
+    ),
     frozenset({"settings"}),
     frozenset({"wire"}),
     frozenset({"domain"}),
@@ -34,6 +37,7 @@ HOMES = {
     "referencing": {"output"},
     "typer": {"surfaces"},
     "rich": {"surfaces"},
+    "pathspec": {"workspace"},
 }
 """Which part may import which library."""
 
@@ -85,3 +89,8 @@ def test_the_warden_needs_nothing_but_the_standard_library() -> None:
     allowed = {"__future__", "_signal", "_socket", "collections.abc", "errno", "os", "select"}
     allowed |= {"struct", "sys", "time", "traceback"}
     assert set(imports(ROOT / "wire" / "warden.py")) <= allowed
+
+
+def test_the_program_inside_a_copy_needs_nothing_but_the_standard_library() -> None:
+    allowed = {"__future__", "collections.abc", "errno", "hashlib", "json", "os", "stat"}
+    assert set(imports(ROOT / "workspace" / "inside.py")) <= allowed | {"struct", "sys", "typing"}

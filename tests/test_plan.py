@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from orchestrator.domain.agent import AgentSpec, McpServer, Permissions, Resources
+from orchestrator.domain.agent import AgentSpec, McpServer, Permissions, Resources, Workspace
 from orchestrator.domain.container import MIB, Bind, User
 from orchestrator.domain.task import Task
 from orchestrator.errors import AuthorError, MountRefused
@@ -46,9 +47,9 @@ def test_limits_follow_the_agents_resources() -> None:
 
 @pytest.mark.parametrize(("mode", "read_only"), [("ro", True), ("rw", False)])
 def test_a_workspace_is_mounted_as_agent_md_says_and_its_owner_is_the_agent(
-    mode: str, read_only: bool
+    mode: Literal["ro", "rw"], read_only: bool
 ) -> None:
-    agent = AGENT.model_copy(update={"workspace": mode})
+    agent = AGENT.model_copy(update={"workspace": Workspace(mode=mode)})
     task = TASK.model_copy(update={"workspace": Path("/srv/project")})
     place = Place(image="agent:1", workspace_owner=User(uid=501, gid=20))
     made = plan(agent, task, place, {}, "t")
@@ -59,7 +60,7 @@ def test_a_workspace_is_mounted_as_agent_md_says_and_its_owner_is_the_agent(
 
 
 def test_an_agent_never_becomes_root_to_write_a_workspace() -> None:
-    agent = AGENT.model_copy(update={"workspace": "rw"})
+    agent = AGENT.model_copy(update={"workspace": Workspace(mode="rw")})
     task = TASK.model_copy(update={"workspace": Path("/srv/project")})
     with pytest.raises(MountRefused, match="belongs to root, and an agent is never root"):
         plan(agent, task, PLACE, {}, "t")

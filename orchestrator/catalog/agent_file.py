@@ -32,9 +32,18 @@ ReadBeside = Callable[[str], tuple[Path, str]]
 FRONTMATTER_LINE = 2
 """Where the fields begin, below the first ---."""
 
+SIZE_FIELDS = ("memory", "scratch", "disk", "output")
+"""Of resources: fields that may be written with a unit."""
+
+TIME_FIELDS = ("idle_after", "stop_after", "expire_after")
+"""Of session: the same, for times."""
+
 SIZES_MB = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
+TIMES_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])")
 _COMMA = re.compile(r",(?![^()]*\))")  # but not inside of "Bash(a, b)"
 
 OTHER_FIELDS = frozenset(("color",))
@@ -98,6 +107,10 @@ def _spelled_out(value: dict[str, object], problems: Problems) -> dict[str, obje
         fields["max_turns"] = _moved(fields, ("maxTurns",), ("max_turns",), problems)
     _spell_tools(fields, problems)
     _spell_network(fields, problems)
+    _spell_session(fields, problems)
+    if isinstance(fields.get("workspace"), str):
+        problems.lines[("workspace", "mode")] = problems.line_of(("workspace",))
+        fields["workspace"] = {"mode": fields["workspace"]}
     _spell_sizes(fields, problems)
     return fields
 
@@ -145,13 +158,45 @@ def _spell_network(fields: dict[str, object], problems: Problems) -> None:
         del fields["network"]
 
 
+def _spell_session(fields: dict[str, object], problems: Problems) -> None:
+    """`session: true`, or a mapping that says for how long; `expire_after: 7d` in it."""
+    given = fields.get("session")
+    if isinstance(given, bool):
+        problems.lines[("session", "keep")] = problems.line_of(("session",))
+        fields["session"] = {"keep": given}
+        return
+    if not isinstance(given, dict):
+        if "session" in fields:
+            problems.add(("session",), f"must be true or false, found {found(given)}")
+            del fields["session"]
+        return
+    session: dict[str, object] = {"keep": True, **given}
+    for field, meant in (
+        ("idle_after", "idle_seconds"),
+        ("stop_after", "stop_seconds"),
+        ("expire_after", "expire_seconds"),
+    ):
+        if field not in session:
+            continue
+        loc: Loc = ("session", field)
+        time = _moved(session, loc, ("session", meant), problems)
+        match = _TIME.fullmatch(time.strip()) if isinstance(time, str) else None
+        if meant in session:
+            problems.add(loc, f"is given as {meant} as well; remove one of them")
+        elif match is None:
+            problems.add(loc, f'found {found(time)}; allowed: a time, such as "90s", "30m" or "7d"')
+        else:
+            session[meant] = float(match[1]) * TIMES_SECONDS[match[2]]
+    fields["session"] = session
+
+
 def _spell_sizes(fields: dict[str, object], problems: Problems) -> None:
-    """`memory: 2g` -> `memory_mb: 2048`, and the same for scratch."""
+    """`memory: 2g` -> `memory_mb: 2048`, and the same for the other sizes."""
     given = fields.get("resources")
     if not isinstance(given, dict):
         return
     resources = dict(given)
-    for field in ("memory", "scratch"):
+    for field in SIZE_FIELDS:
         if field not in resources:
             continue
         loc: Loc = ("resources", field)
@@ -247,7 +292,7 @@ def _fields_at(loc: Loc) -> tuple[str, ...]:
             model = next(_models_in(field.annotation), None) if field else None
     if model is None:
         return ()
-    extra = {"resources": ("memory", "scratch")}.get(str(loc[-1]) if loc else "", ())
+    extra = {"resources": SIZE_FIELDS, "session": TIME_FIELDS}.get(str(loc[-1]) if loc else "", ())
     return (*(name for name in model.model_fields if loc or name != "prompt"), *extra)
 
 

@@ -34,9 +34,10 @@ def _line(agent: AgentSpec) -> str:
     notes = [
         note
         for note, holds in (
-            ("It remembers earlier calls.", agent.session),
+            ("It remembers earlier calls.", agent.session.keep),
             ("It answers in JSON.", agent.output_format == "json"),
-            ("It takes no workspace.", agent.workspace == "none"),
+            ("It takes no workspace.", agent.workspace.mode == "none"),
+            ("It works on a copy; apply its changes.", agent.workspace.mode == "copy"),
         )
         if holds
     ]

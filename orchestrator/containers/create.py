@@ -81,7 +81,7 @@ def _host_config(spec: ContainerSpec, keep_as: str | None, cpus_available: float
 
 
 def _security(spec: ContainerSpec) -> list[str]:
-    options = ["no-new-privileges:true"]
+    options = ["no-new-privileges"]
     if spec.seccomp is not None:
         options.append(f"seccomp={spec.seccomp}")
     return options

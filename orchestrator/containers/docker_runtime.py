@@ -7,22 +7,23 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Self
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Self
 
 import anyio
 
 from orchestrator.containers.create import create_body
 from orchestrator.containers.engine import Engine
 from orchestrator.containers.events import EventStream
-from orchestrator.containers.failure import start_error
+from orchestrator.containers.failure import ProfileRefused, start_error
 from orchestrator.containers.hijack import Connection, Demultiplexer, attach
 from orchestrator.containers.labels import OWNER, SPEC, STATE, ContainerInfo, make_labels, read_info
 from orchestrator.containers.mounts import CheckedSpec, MountPolicy
 from orchestrator.containers.owner import Owner
 from orchestrator.containers.reaper import why_reap
 from orchestrator.containers.runtime import Container, Fate, Reaped
+from orchestrator.containers.seccomp import ARCHITECTURES, profile
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.errors import (
     EngineRefused,
@@ -30,6 +31,7 @@ from orchestrator.errors import (
     MountRefused,
     NameTaken,
     OrchestratorError,
+    SpecRefused,
     WireLost,
 )
 from orchestrator.wire.host import Wire, WireEnd
@@ -46,6 +48,9 @@ GONE_SECONDS = 5.0
 """After the wire is cut, for the container to end by itself; after that it is removed by force."""
 
 
+Make = Callable[[ContainerSpec], AbstractAsyncContextManager[Container]]
+
+
 class DockerRuntime:
     """Runtime (runtime.py) on an engine that speaks Docker's API. Use it as a context manager."""
 
@@ -58,11 +63,13 @@ class DockerRuntime:
         self._starts = anyio.CapacityLimiter(STARTS_PER_CORE * (os.cpu_count() or 1))
         self._cpus = float("inf")
         self._same_kernel = False
+        self._profile: str | None = None
 
     async def __aenter__(self) -> Self:
         info = await self.engine.call(self._api.info)
         self._cpus = float(info.get("NCPU") or "inf")
         self._same_kernel = info.get("KernelVersion") == os.uname().release
+        self._profile = profile() if _takes_our_profile(info) else None
         await self.events.start()
         return self
 
@@ -75,9 +82,16 @@ class DockerRuntime:
     async def open(
         self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None, name: str = ""
     ) -> AsyncIterator[Container]:
+        name = name or f"orch-{secrets.token_hex(6)}"
+        async with self._on_our_terms(spec, lambda s: self._open(s, labels, name)) as container:
+            yield container
+
+    @asynccontextmanager
+    async def _open(
+        self, spec: ContainerSpec, labels: Mapping[str, str] | None, name: str
+    ) -> AsyncIterator[Container]:
         checked = self._policy.checked(spec)
         spec = checked.spec
-        name = name or f"orch-{secrets.token_hex(6)}"
         written = make_labels(
             state=self.owner.state,
             owner=self.owner.id,
@@ -99,6 +113,13 @@ class DockerRuntime:
     @asynccontextmanager
     async def keep(
         self, key: str, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Container]:
+        async with self._on_our_terms(spec, lambda s: self._keep(key, s, labels)) as container:
+            yield container
+
+    @asynccontextmanager
+    async def _keep(
+        self, key: str, spec: ContainerSpec, labels: Mapping[str, str] | None
     ) -> AsyncIterator[Container]:
         checked = self._policy.checked(spec)
         spec = checked.spec
@@ -165,6 +186,40 @@ class DockerRuntime:
             else:
                 reaped.append(Reaped(name=info.name, why=why))
         return tuple(reaped)
+
+    # What this engine can do
+
+    async def seccomp_profile(self) -> str | None:
+        """Our profile; None once it is known that the engine does not take it."""
+        return self._profile
+
+    @asynccontextmanager
+    async def _on_our_terms(self, spec: ContainerSpec, make: Make) -> AsyncIterator[Container]:
+        """A container with our seccomp profile, or without it on an engine that refuses it."""
+        if spec.oci_runtime is not None:
+            await self._check_runtime(spec.oci_runtime)
+        if self._profile is None:
+            spec = _without_our_profile(spec)
+        async with AsyncExitStack() as stack:
+            try:
+                container = await stack.enter_async_context(make(spec))
+            except ProfileRefused as exc:
+                plain = _without_our_profile(spec)
+                if plain == spec:
+                    raise
+                container = await stack.enter_async_context(make(plain))
+                if self._profile is not None:
+                    self._profile = None
+                    log.warning("%s; from now on its own is used, which allows more", exc)
+            yield container
+
+    async def _check_runtime(self, name: str) -> None:
+        known = (await self.engine.call(self._api.info)).get("Runtimes") or {}
+        if known and name not in known:
+            raise SpecRefused(
+                f"the engine has no runtime {name!r}; it has: {', '.join(sorted(known))}. Add it "
+                "to the engine's configuration, or take `runtime` out of agent.md"
+            )
 
     # The engine, for the containers of this module
 
@@ -338,6 +393,17 @@ class _Held:
                 await self._engine.call(api.kill, self._id)
         with suppress(EngineRefused):
             await self._engine.call(api.wait, self._id, timeout=int(GONE_SECONDS))
+
+
+def _takes_our_profile(info: Mapping[str, Any]) -> bool:
+    """Whether an engine that describes itself like this filters calls, and on a known machine."""
+    options = info.get("SecurityOptions") or ()
+    filters = any("seccomp" in str(option).split(",")[0] for option in options)
+    return filters and info.get("Architecture") in ARCHITECTURES
+
+
+def _without_our_profile(spec: ContainerSpec) -> ContainerSpec:
+    return spec.model_copy(update={"seccomp": None}) if spec.seccomp == profile() else spec
 
 
 def _labels(inspected: dict[str, object] | None) -> dict[str, str]:

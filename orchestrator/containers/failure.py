@@ -19,12 +19,20 @@ from orchestrator.wire import warden as w
 
 KILLED = 137
 
+SHOWN_CHARS = 500
+"""Of what an engine says; one that does not like a profile may say all of it."""
+
+
+class ProfileRefused(SpecRefused):
+    """The engine took everything but the seccomp profile."""
+
 
 def engine_error(status: int, message: str) -> OrchestratorError:
     """An HTTP status and text of the engine -> the error of whoever can act on it."""
-    text = " ".join(message.split())
+    whole = " ".join(message.split())
+    text = whole[:SHOWN_CHARS]
     for pattern, make in _KNOWN:
-        if re.search(pattern, text, re.IGNORECASE):
+        if re.search(pattern, whole, re.IGNORECASE):
             return make(text)
     if status == 409:
         return NameTaken(f"the engine says no, since something is in the way: {text}")
@@ -102,6 +110,17 @@ def _spec_refused(text: str) -> OrchestratorError:
     return SpecRefused(f"the engine will not make this container: {text}")
 
 
+def _profile_refused(text: str) -> OrchestratorError:
+    return ProfileRefused(f"the engine does not take this seccomp profile: {text}")
+
+
+def _unknown_runtime(text: str) -> OrchestratorError:
+    return SpecRefused(
+        f"the engine will not make this container: {text}; `docker info` lists the runtimes it "
+        "has. Add this one to the engine's configuration, or take `runtime` out of agent.md"
+    )
+
+
 def _no_warden(text: str) -> OrchestratorError:
     return SpecRefused(
         f"the image cannot run the warden: {text}; "
@@ -124,6 +143,10 @@ _KNOWN: tuple[tuple[str, Callable[[str], OrchestratorError]], ...] = (
     (r"name .* is already in use|is already in use by container", _name_taken),
     (r"minimum memory limit|oom-kill|out of memory|memory limit.*too low", _too_small),
     (r"executable file not found|exec: .*no such file", _no_warden),
-    (r"unknown or invalid runtime|unknown runtime|runtime .* not found", _spec_refused),
-    (r"seccomp profile|invalid mount config|range of cpus|invalid reference", _spec_refused),
+    (r"unknown or invalid runtime|unknown runtime|runtime .* not found", _unknown_runtime),
+    (
+        r"seccomp (profile|filter|is not|not supp)|init seccomp|seccomp: |seccomp_(load|init|rule)",
+        _profile_refused,
+    ),
+    (r"invalid mount config|range of cpus|invalid reference", _spec_refused),
 )

@@ -68,6 +68,10 @@ class MountPolicy(Frozen):
             spec=spec.model_copy(update={"mounts": tuple(mounts)}), identities=identities
         )
 
+    def directory(self, path: Path, *, read_only: bool = True) -> Path:
+        """Where a directory of this machine really is; MountRefused if it is not for agents."""
+        return self._allowed(Bind(source=str(path), read_only=read_only))[0]
+
     def _allowed(self, mount: Bind) -> tuple[Path, str]:
         given = Path(mount.source)
         if not given.is_absolute() or "\0" in mount.source:
@@ -111,9 +115,14 @@ class MountPolicy(Frozen):
 
 
 def _opened(given: Path) -> tuple[Path, str]:
-    """Where a directory really is, and which one: asked of the open directory, not of its name."""
+    """Where a directory really is, and which one: asked of the open directory, not of its name.
+
+    One file is taken as well: the .git of a linked worktree or of a submodule.
+    """
+    alone = given.name == ".git" and given.is_file() and not given.is_symlink()
+    kind = os.O_NOFOLLOW if alone else os.O_DIRECTORY
     try:
-        fd = os.open(given, os.O_RDONLY | os.O_DIRECTORY | getattr(os, "O_PATH", 0))
+        fd = os.open(given, os.O_RDONLY | kind | getattr(os, "O_PATH", 0))
     except FileNotFoundError as exc:
         raise MountRefused(f"{given} does not exist, so no container can be shown it") from exc
     except NotADirectoryError as exc:

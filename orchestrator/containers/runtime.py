@@ -120,6 +120,10 @@ class Runtime(Protocol):
         """The container of this key: started again if there is one, made otherwise."""
         ...
 
+    async def seccomp_profile(self) -> str | None:
+        """The strict profile, to be put into a spec; None where containers cannot have it."""
+        ...
+
     async def forget(self, key: str) -> bool:
         """Remove a kept container and its volumes; False if there was none."""
         ...

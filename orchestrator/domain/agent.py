@@ -55,6 +55,26 @@ def _check_host(text: str) -> str:
     return text
 
 
+def _check_path(text: str) -> str:
+    segments = text.split("/")
+    if not re.fullmatch(r"(/[A-Za-z0-9._~!$&'()+,;=:@*-]+)+/?|/", text):
+        raise ValueError('must be a path such as "/repos/acme/widget" or "/acme/widget.git/**"')
+    if any(segment in (".", "..") for segment in segments) or "**" in segments[:-1]:
+        raise ValueError('may hold no "." or ".." segment, and "**" only as its last one')
+    if any("*" in segment and segment not in ("*", "**") for segment in segments):
+        raise ValueError('has a "*" inside a segment; it stands for a whole one')
+    return text
+
+
+def _writes(fields: dict[str, Any]) -> Workspace:
+    """Agents that edit get a copy: what they change is handed back, and nothing is lost."""
+    permissions = fields.get("permissions") or Permissions()
+    tools = {rule.partition("(")[0] for rule in permissions.allow}
+    return Workspace(mode="copy" if tools & EDITING_TOOLS else "ro")
+
+
+EDITING_TOOLS = frozenset(("Write", "Edit", "MultiEdit", "NotebookEdit"))
+
 Name = Annotated[str, AfterValidator(_check_name)]
 """Letters, digits, "-", "_" and ".", as a folder or a caller is called."""
 
@@ -63,6 +83,11 @@ Rule = Annotated[str, AfterValidator(_check_rule)]
 
 Host = Annotated[str, AfterValidator(_check_host)]
 """A name, "*." and a name, an address or a range of them; then perhaps a port."""
+
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+
+PathPattern = Annotated[str, AfterValidator(_check_path)]
+"""A path, whole segments: "*" is any one of them, and "/**" at the end all that follow."""
 
 Env = dict[Annotated[str, AfterValidator(_check_variable_name)], Template]
 
@@ -100,6 +125,10 @@ class Network(Frozen):
     """Hosts that may have a private address: this machine's network is closed otherwise."""
     deny: tuple[Host, ...] = ()
     """Host patterns that win over the others."""
+    max_connections: Annotated[int, Field(ge=1, le=1024)] = 64
+    """At once."""
+    max_mb: Annotated[int, Field(ge=1, le=1024 * 1024)] = 1024
+    """What a run may send and receive, in MiB."""
 
     @model_validator(mode="after")
     def _means_one_thing(self) -> Self:
@@ -109,6 +138,88 @@ class Network(Frozen):
             raise ValueError("allows nothing; name hosts in allow, or write `network: none`")
         if self.mode == "open" and self.allow:
             raise ValueError("mode is open, which allows every public host; remove allow")
+        return self
+
+
+class Secret(Frozen):
+    """Something secret that the agent needs: what it is used for, not where it is kept.
+
+    With hosts, it stays outside: requests to them go through the gateway, which adds it. Exposed,
+    it enters the container, where the agent can read it.
+    """
+
+    name: Name
+    """What the operator keeps it under."""
+    hosts: tuple[Host, ...] = ()
+    """Hosts it is for, without wildcards; reached over HTTPS, on port 443 unless written."""
+    methods: tuple[Method, ...] = ("GET", "HEAD")
+    """What may be asked for with it."""
+    paths: tuple[PathPattern, ...] = ()
+    """What of the hosts: "/repos/acme/widget", "/repos/acme/*/pulls", "/acme/widget.git/**"."""
+    scheme: Literal["bearer", "basic", "plain"] = "bearer"
+    """How the header holds it: "Bearer SECRET", Basic with the username, or alone."""
+    header: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,63}$")] = (
+        "Authorization"
+    )
+    username: Annotated[str, StringConstraints(pattern=r"^[\x21-\x39\x3b-\x7e]{1,64}$")] = (
+        "x-access-token"
+    )
+    """Of Basic authentication, as git uses it."""
+    expose: Literal["env"] | None = None
+    """`env`: let the value itself into the container, as an environment variable."""
+    variable: Annotated[str, AfterValidator(_check_variable_name)] | None = None
+    """The name of that variable; without it, the secret's name in capitals."""
+
+    @model_validator(mode="after")
+    def _is_used_in_one_way(self) -> Self:
+        if self.expose is None and not self.hosts:
+            raise ValueError(
+                "hosts is missing: name the hosts that it is for, or write `expose: env` to let "
+                "the agent have it"
+            )
+        if self.expose is not None and (self.hosts or self.paths):
+            raise ValueError("expose lets the agent have it, so hosts and paths limit nothing")
+        if self.hosts and not self.paths:
+            raise ValueError('paths is missing: say what of the hosts, such as "/repos/acme/**"')
+        if self.variable is not None and self.expose is None:
+            raise ValueError("variable needs `expose: env`; otherwise no variable is set")
+        if any("*" in host or "/" in host for host in self.hosts):
+            raise ValueError("hosts must be written out: a wildcard would send it to strangers")
+        return self
+
+    @property
+    def variable_name(self) -> str:
+        """What it is called inside, if it is exposed."""
+        return self.variable or re.sub(r"[^A-Z0-9_]", "_", self.name.upper())
+
+
+class Workspace(Frozen):
+    """How a directory that the caller names is shown to the agent, at /workspace."""
+
+    mode: Literal["none", "ro", "rw", "copy"] = "ro"
+    """Not at all, to read, to write, or as a copy whose changes are handed back."""
+    gitignore: bool = False
+    """Of a copy: leave out what .gitignore files name."""
+
+
+class Session(Frozen):
+    """Whether a container and its conversation are kept between calls, and for how long."""
+
+    keep: bool = False
+    idle_seconds: Annotated[float, Field(gt=0, le=30 * 86400)] = 300.0
+    """Without a call for so long, the CLI ends; the conversation can go on later."""
+    stop_seconds: Annotated[float, Field(gt=0, le=30 * 86400)] = 1800.0
+    """Without a call for so long, the container stops; its files stay."""
+    expire_seconds: Annotated[float, Field(gt=0, le=3650 * 86400)] = 30 * 86400.0
+    """Without a call for so long, it is removed, with its files and its conversation."""
+
+    @model_validator(mode="after")
+    def _one_after_the_other(self) -> Self:
+        if not self.idle_seconds <= self.stop_seconds <= self.expire_seconds:
+            raise ValueError(
+                "idle_seconds, stop_seconds and expire_seconds come one after the other; "
+                "make none of them shorter than the one before"
+            )
         return self
 
 
@@ -125,6 +236,12 @@ class Resources(Frozen):
     """The size of /tmp, and of the home directory. It counts as memory."""
     open_files: Annotated[int, Field(ge=256, le=1048576)] = 4096
     """In each process."""
+    disk_mb: Annotated[int, Field(ge=16, le=1024 * 1024)] = 2048
+    """What a copied workspace may grow to, in MiB."""
+    output_mb: Annotated[int, Field(ge=1, le=64 * 1024)] = 256
+    """What the CLI may write out in a run, in MiB."""
+    events_per_second: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """How many events are kept; of a flood, only that there was one."""
 
     @model_validator(mode="after")
     def _scratch_leaves_room(self) -> Self:
@@ -159,8 +276,12 @@ class AgentSpec(Frozen):
     """One or two sentences for whoever chooses an agent."""
     prompt: str = ""
     """The system prompt: the text below the frontmatter."""
-    session: bool = False
+    session: Session = Session()
     """Keep the container and the conversation between calls."""
+    memory: Literal["none", "ro", "rw"] = "ro"
+    """What a session agent may do with memory.md beside its agent.md: nothing, read, propose."""
+    warm: Annotated[int, Field(ge=0, le=64)] = 0
+    """How many containers wait, with the CLI started, so that a call is answered at once."""
     allowed_callers: tuple[Name, ...] = ("main",)
     """Who may run it."""
     timeout_ms: Annotated[int, Field(ge=1000, le=24 * 3600 * 1000)] = 120_000
@@ -179,12 +300,20 @@ class AgentSpec(Frozen):
     """An image built on ours; None is ours."""
     runner: Literal["claude"] = "claude"
     """The agent CLI that does the work."""
-    workspace: Literal["none", "ro", "rw"] = "ro"
+    workspace: Workspace = Field(default_factory=_writes)
     """How a directory that the caller names is shown to the agent, at /workspace."""
     network: Network = Network()
     """Where it may talk to: nowhere, unless allowed. Its model it can always reach."""
+    secrets: tuple[Secret, ...] = ()
+    """What secrets it needs, and for what."""
     resources: Resources = Resources()
     """What a run may use up."""
+    runtime: (
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] | None
+    ) = None
+    """Another OCI runtime of the engine, such as runsc (gVisor)."""
+    seccomp: Literal["strict", "engine"] = "strict"
+    """Which system calls exist: ours only, or the engine's own choice."""
     max_turns: Annotated[int, Field(ge=1, le=1000)] = 50
     """Answers of the model, tool calls included, before the run is ended."""
     max_budget_usd: Annotated[float, Field(gt=0)] | None = None
@@ -205,6 +334,9 @@ class AgentSpec(Frozen):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"mcp_servers has {', '.join(twice)} more than once; rename one")
+        kept = [secret.name for secret in self.secrets]
+        if len(set(kept)) < len(kept):
+            raise ValueError("secrets has a name more than once; put its hosts and paths together")
         return self
 
     @property

@@ -16,6 +16,14 @@ MODEL_PORT = 8080
 """Where the model is reached inside: on loopback, and nothing but our gateway behind it."""
 MODEL_URL = f"http://127.0.0.1:{MODEL_PORT}"
 
+EGRESS_PORT = 8081
+"""Where the HTTP proxy is reached inside, if the agent may talk to anybody."""
+EGRESS_URL = f"http://127.0.0.1:{EGRESS_PORT}"
+
+ROUTES_PORT = 8082
+"""Where hosts are reached that a secret is added for: ROUTES_URL/HOST/PATH."""
+ROUTES_URL = f"http://127.0.0.1:{ROUTES_PORT}"
+
 HOME = "/home/agent"
 WORKSPACE = "/workspace"
 

@@ -21,6 +21,11 @@ EventKind = Literal[
     "schema_failed",  # the answer breaks the schema: data = errors
     "nudged",  # told to finish, since time is nearly up
     "interrupted",  # stopped in the middle of a turn
+    "egress",  # a connection or request through the gateway: data = host, port, rule, bytes
+    "egress_denied",  # one that was refused: data = host, port, why
+    "secret_used",  # a request that a secret was added to: data = secret, host, method, path
+    "workspace",  # copied in, or what was changed: data = files, bytes, seconds
+    "memory",  # memory.md was written back
     "warning",  # anything else worth knowing
     "ended",  # data = status, reason
 ]

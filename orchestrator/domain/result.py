@@ -24,7 +24,10 @@ Reason = Literal[
     "deadline",
     "cancelled",
     "cli_crashed",  # the CLI ended without a result
-    "out_of_memory",
+    "oom_killed",  # memory ran out
+    "disk_full",
+    "pids_exhausted",  # no process could be started any more
+    "output_limit",  # the CLI wrote more than it may
     "container_killed",  # by somebody outside
     "engine_lost",
     "start_failed",  # no container, or no CLI in it
@@ -41,6 +44,15 @@ class Usage(Frozen):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cost_usd: float = 0.0
+
+
+class ChangedFile(Frozen):
+    """One thing that differs between the workspace and the agent's copy."""
+
+    path: str
+    change: Literal["added", "modified", "deleted", "renamed", "mode"]
+    old_path: str = ""
+    """What it was called before it was renamed."""
 
 
 class RunResult(Frozen):
@@ -65,9 +77,17 @@ class RunResult(Frozen):
     usage: Usage = Usage()
     model: str = ""
     session_id: str = ""
+    """What the CLI calls the conversation."""
+    session: str = ""
+    """The session's name, for an agent that has them; give it again to go on in it."""
+    session_note: str = ""
+    """What happened to the session since the last call, if it is not what it was."""
     denied_tools: tuple[str, ...] = ()
     denied_hosts: tuple[str, ...] = ()
     failed_mcp_servers: tuple[str, ...] = ()
-    changed_files: tuple[str, ...] = ()
+    changed_files: tuple[ChangedFile, ...] = ()
+    """What the agent did to its copy of the workspace."""
+    patch: str = ""
+    """The same as a diff, unless it is too long; all of it: `orchestrator show RUN --patch`."""
     log_tail: tuple[str, ...] = ()
     """The last things that happened, one line each; empty when all is well."""

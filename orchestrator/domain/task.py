@@ -25,6 +25,8 @@ class Task(Frozen):
     """What the caller wants the agent to know besides."""
     workspace: Path | None = None
     """A directory to show the agent, in the way its agent.md says."""
+    session: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")] = ""
+    """For a session agent: the name of a session; the usual one if empty."""
     caller: str = "main"
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Less than the agent's own timeout, if that is too long for the caller."""

@@ -9,12 +9,13 @@ from contextlib import suppress
 import anyio
 import anyio.lowlevel
 
+from orchestrator.domain.container import MIB
 from orchestrator.domain.events import EventKind
 from orchestrator.engine.record import Record
 from orchestrator.errors import WireLost
 from orchestrator.runners import claude
 from orchestrator.runners.signs import (
-    Noise,
+    ControlAnswered,
     Ready,
     Retrying,
     Said,
@@ -28,8 +29,11 @@ from orchestrator.wire.host import Process
 READ_BYTES = 16 * 1024
 """What is understood at one go."""
 
-STDERR_BYTES = 4096
+STDERR_BYTES = 16 * 1024
 """How much of what the CLI last said on stderr is kept."""
+
+LAST_WORDS = 500
+"""How much of it is shown."""
 
 SETTLE_SECONDS = 2.0
 """After the CLI has exited, for its last words."""
@@ -37,19 +41,29 @@ SETTLE_SECONDS = 2.0
 NOISE_LINES = 20
 """Lines that mean nothing, before no more of them are told: anybody inside can write them."""
 
+OUTPUT_BYTES = 256 * MIB
+"""What a CLI may write in all, unless somebody says otherwise."""
+
 
 class CliEnded(Exception):
     """The CLI's process ended, or its container, before the turn did."""
 
 
 class Conversation:
-    """Reads a CLI for as long as `pump` runs; one turn at a time."""
+    """Reads a CLI for as long as `pump` runs; one turn at a time, of one run after another.
 
-    def __init__(self, process: Process, record: Record) -> None:
+    What it says is noted in the record of the run that it is bound to; before that, nowhere.
+    """
+
+    def __init__(self, process: Process) -> None:
         self._process = process
-        self._record = record
+        self._output_left = OUTPUT_BYTES
+        self._record: Record | None = None
+        self._controls: dict[str, asyncio.Event] = {}
         self._parser = claude.Parser()
         self._turns: asyncio.Queue[TurnEnded | None] = asyncio.Queue()
+        self._open_turns = 0
+        self._ended = False
         self._requests = itertools.count(1)
         self._writing = anyio.Lock()
         self._noise = 0
@@ -59,10 +73,37 @@ class Conversation:
         self.at_work = asyncio.Event()
         """The CLI has begun a turn: from now on there is something to interrupt."""
         self.denied: list[str] = []
-        self.stderr = b""
+        self._stderr = b""
+        self.wrote_too_much = False
+        """It was not listened to any longer."""
+
+    def bind(self, record: Record, output_bytes: int = OUTPUT_BYTES) -> None:
+        """From now on it is this run's."""
+        self._record = record
+        self._output_left = output_bytes
+        self._noise = 0
+        self.last_text = ""
+        self.at_work = asyncio.Event()
+        self.denied = []
+        self.ready = Ready()
+
+    async def initialize(self) -> None:
+        """The first thing to say; returns when the CLI can take messages. CliEnded if it cannot."""
+        request = f"begin-{next(self._requests)}"
+        done = self._controls[request] = asyncio.Event()
+        await self._write(claude.initialize(request))
+        await done.wait()
+        if self._ended:
+            raise CliEnded
+
+    @property
+    def at_rest(self) -> bool:
+        """The CLI lives, and no turn is under way: it can be spoken to by another run."""
+        return not self._ended and self._open_turns == 0 and self._turns.empty()
 
     async def say(self, text: str) -> None:
         """One more user message; it begins a turn."""
+        self._open_turns += 1
         await self._write(claude.user_message(text))
 
     async def interrupt(self) -> None:
@@ -87,50 +128,78 @@ class Conversation:
     async def pump(self) -> None:
         """Read everything the CLI says until it says no more. Raises nothing."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._read_stdout)
-            tasks.start_soon(self._read_stderr)
+            tasks.start_soon(self._read_stdout, tasks.cancel_scope)
+            tasks.start_soon(self._read_stderr, tasks.cancel_scope)
             with suppress(WireLost):
                 await self._process.wait()
             # What it left behind may hold its output open; nobody waits for that.
             tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_SECONDS
+        self._ended = True
         self._turns.put_nowait(None)
+        for waited_for in self._controls.values():
+            waited_for.set()
 
-    async def _read_stdout(self) -> None:
+    def _count(self, data: bytes, scope: anyio.CancelScope) -> bool:
+        """Whether there is still something to say; if not, all is over."""
+        self._output_left -= len(data)
+        if self._output_left < 0:
+            self.wrote_too_much = True
+            scope.cancel()
+        return not self.wrote_too_much
+
+    async def _read_stdout(self, scope: anyio.CancelScope) -> None:
         with suppress(OSError, WireLost):  # whoever waits for a turn is told at the end of it all
             while data := await self._process.stdout.read(READ_BYTES):
+                if not self._count(data, scope):
+                    return
                 self._hear(self._parser.feed(data))
                 await anyio.lowlevel.checkpoint()  # a flood must not keep others from their turn
             self._hear(self._parser.finish())
 
-    async def _read_stderr(self) -> None:
-        try:
+    async def _read_stderr(self, scope: anyio.CancelScope) -> None:
+        with suppress(OSError, WireLost):
             while data := await self._process.stderr.read():
-                self.stderr = (self.stderr + data)[-STDERR_BYTES:]
-        except (OSError, WireLost):
-            pass
+                if not self._count(data, scope):
+                    return
+                self._stderr = (self._stderr + data)[-STDERR_BYTES:]
+
+    def last_words(self) -> str:
+        """The end of what the CLI said on stderr, without secrets."""
+        said = self._stderr.decode(errors="replace").strip()
+        # First this, then the cut: half a secret is not recognised.
+        clean = said if self._record is None else self._record.clean(said)
+        return clean[-LAST_WORDS:]
 
     def _hear(self, signs: list[Sign]) -> None:
         for sign in signs:
             if isinstance(sign, TurnEnded):
+                self._open_turns = max(0, self._open_turns - 1)
                 self.denied += [tool for tool in sign.denied_tools if tool not in self.denied]
                 self._turns.put_nowait(sign)
+            elif isinstance(sign, ControlAnswered):
+                if sign.request_id in self._controls:
+                    self._controls.pop(sign.request_id).set()
             elif isinstance(sign, Ready):
                 self._on_ready(sign)
             elif isinstance(sign, Said):
                 self.last_text = sign.text
-                self._record.note("text", sign.text)
+                self._note("text", sign.text)
             elif isinstance(sign, ToolCalled):
                 line = f"{sign.tool} {_one_line(sign.input)}"
-                self._record.note("tool_call", line, id=sign.id, tool=sign.tool, input=sign.input)
+                self._note("tool_call", line, id=sign.id, tool=sign.tool, input=sign.input)
             elif isinstance(sign, ToolReturned):
                 kind: EventKind = "tool_result"
-                self._record.note(kind, sign.text, id=sign.id, is_error=sign.is_error)
+                self._note(kind, sign.text, id=sign.id, is_error=sign.is_error)
             elif isinstance(sign, Retrying):
-                self._record.note("api_retry", sign.error, attempt=sign.attempt, status=sign.status)
-            elif isinstance(sign, Noise) and sign.text:
+                self._note("api_retry", sign.error, attempt=sign.attempt, status=sign.status)
+            elif sign.text:
                 self._noise += 1
                 if self._noise <= NOISE_LINES:
-                    self._record.note("warning", f"not understood: {sign.text}")
+                    self._note("warning", f"not understood: {sign.text}")
+
+    def _note(self, kind: EventKind, text: str, **data: object) -> None:
+        if self._record is not None:
+            self._record.note(kind, text, **data)
 
     def _on_ready(self, sign: Ready) -> None:
         first = not self.ready.session_id
@@ -138,7 +207,7 @@ class Conversation:
         self.ready = sign
         if not first:
             return
-        self._record.note(
+        self._note(
             "ready",
             f"{sign.model}, tools: {', '.join(sign.tools) or 'none'}",
             session_id=sign.session_id,
@@ -147,9 +216,7 @@ class Conversation:
             mcp_servers=sign.mcp_servers,
         )
         for name, status in self.failed_servers.items():
-            self._record.note(
-                "mcp_failed", f"MCP server {name}: {status}", name=name, status=status
-            )
+            self._note("mcp_failed", f"MCP server {name}: {status}", name=name, status=status)
 
     @property
     def failed_servers(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -16,7 +17,10 @@ from orchestrator.containers.engine import Engine
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import ContainerSpec
-from orchestrator.engine.promises import ENDINGS, ENGINE, HELLO, INSIDE, Probes, Promise
+from orchestrator.engine.gateway_promises import GATEWAY
+from orchestrator.engine.promise import Promise
+from orchestrator.engine.promises import ENDINGS, ENGINE, HELLO, INSIDE, Probes
+from orchestrator.engine.workspace_promises import WORKSPACES
 
 CHECK_SECONDS = 60.0
 """One check. Most take milliseconds, but a container starts slowly on a machine under load."""
@@ -40,21 +44,23 @@ class Check(Frozen):
 
 
 async def examine(
-    engine: Engine, runtime: Runtime, spec: ContainerSpec
+    engine: Engine, runtime: Runtime, spec: ContainerSpec, workspace: Path | None = None
 ) -> AsyncGenerator[Check, None]:
     """Look at one promise after the other; nothing more to see when no container starts.
+
+    `workspace` is a directory that containers may be shown. It is, and nothing is written to it.
 
     Use `contextlib.aclosing`: between two checks it holds a container.
     """
     yield await check(ENGINE, engine)
     async with AsyncExitStack() as stack:
-        probes = Probes(runtime, spec, stack)
+        probes = Probes(runtime, spec, stack, workspace)
         yield await check(HELLO, probes)
         if probes.container is None:
             return
-        for inside in INSIDE:
+        for inside in (*INSIDE, *GATEWAY):
             yield await check(inside, probes.container)
-    for ending in ENDINGS:
+    for ending in (*WORKSPACES, *ENDINGS):
         yield await check(ending, probes)
 
 

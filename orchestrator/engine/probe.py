@@ -26,6 +26,9 @@ MIB = 1024 * 1024
 CONNECT_SECONDS = 2.0
 """Without an interface a connect fails at once; one that takes so long was on its way somewhere."""
 
+ANSWER_SECONDS = 20.0
+"""For what answers on loopback."""
+
 MARGIN = 16
 """How far past a limit to try before calling it unlimited."""
 
@@ -41,9 +44,27 @@ DESTINATIONS = (
 
 NAME = "example.com"
 
-PTRACE_ATTACH, PTRACE_DETACH = 16, 17
+PTRACE_TRACEME, PTRACE_ATTACH, PTRACE_DETACH = 0, 16, 17
 KEYCTL_GET_KEYRING_ID, USER_KEYRING = 0, -4
 CLONE_NEWUSER = 0x10000000
+UFFD_USER_MODE_ONLY = 1
+AF_ALG, AF_VSOCK = 38, 40
+
+NUMBERS = {
+    "x86_64": {
+        "io_uring_setup": 425,
+        "keyctl": 250,
+        "process_vm_readv": 310,
+        "userfaultfd": 323,
+    },
+    "aarch64": {
+        "io_uring_setup": 425,
+        "keyctl": 219,
+        "process_vm_readv": 270,
+        "userfaultfd": 282,
+    },
+}
+"""Of system calls that the C library has no function for."""
 
 
 def network() -> Facts:
@@ -76,6 +97,12 @@ def root_filesystem(*scratch_space: str) -> Facts:
     return {"read_only": read_only, "writable": writable[:SHOWN]}
 
 
+def mounted(place: str) -> Facts:
+    """Whether what is mounted there can be written. Nothing is."""
+    read_only = bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+    return {"read_only": read_only, "writable": os.access(place, os.W_OK)}
+
+
 def scratch(*targets_and_sizes: str) -> Facts:
     """Write to each place until it is full, or a little more than it may hold."""
     pairs = zip(targets_and_sizes[::2], map(int, targets_and_sizes[1::2]), strict=True)
@@ -99,10 +126,27 @@ def become_root() -> Facts:
 def seccomp() -> Facts:
     """Calls that need no privilege, and that a container's usual filter refuses all the same."""
     libc = ctypes.CDLL(None, use_errno=True)
-    keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine, -1)
+    keyctl = NUMBERS.get(os.uname().machine, {}).get("keyctl", -1)
     return {
         "unshare(CLONE_NEWUSER)": _call(lambda: libc.unshare(CLONE_NEWUSER)),
         "keyctl": _call(lambda: libc.syscall(keyctl, KEYCTL_GET_KEYRING_ID, USER_KEYRING, 1)),
+    }
+
+
+def system_calls() -> Facts:
+    """Calls that need no privilege, that no agent needs, and that many a hole was found in."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = NUMBERS[os.uname().machine]
+    keyctl = (KEYCTL_GET_KEYRING_ID, USER_KEYRING, 1)
+    nothing = (os.getpid(), None, 0, None, 0, 0)
+    return {
+        "io_uring_setup": _call(lambda: libc.syscall(number["io_uring_setup"], 1, None)),
+        "userfaultfd": _call(lambda: libc.syscall(number["userfaultfd"], UFFD_USER_MODE_ONLY)),
+        "keyctl": _call(lambda: libc.syscall(number["keyctl"], *keyctl)),
+        "process_vm_readv": _call(lambda: libc.syscall(number["process_vm_readv"], *nothing)),
+        "ptrace": _call(lambda: libc.ptrace(PTRACE_TRACEME, 0, 0, 0)),
+        "socket(AF_VSOCK)": _call(lambda: libc.socket(AF_VSOCK, socket.SOCK_STREAM, 0)),
+        "socket(AF_ALG)": _call(lambda: libc.socket(AF_ALG, socket.SOCK_SEQPACKET, 0)),
     }
 
 
@@ -192,7 +236,7 @@ def attack(pid: str) -> Facts:
         "enter its directory": lambda: list((proc / "cwd").iterdir()),
         "name its program": (proc / "exe").readlink,
         "change its limits": lambda: resource.prlimit(target, resource.RLIMIT_NOFILE),
-        "change its priority": lambda: os.setpriority(os.PRIO_PROCESS, target, 10),
+        "change its priority": lambda: os.setpriority(os.PRIO_PROCESS, target, 19),
         "change its processors": lambda: os.sched_setaffinity(target, {0}),
         "offer it for want of memory": lambda: (proc / "oom_score_adj").write_text("1000"),
     }
@@ -210,6 +254,44 @@ def processes() -> Facts:
     return {"pids": pids, "own": os.getpid()}
 
 
+def proxy(port: str, tunnel: str, *targets: str) -> Facts:
+    """What a proxy on loopback answers: to GET of each target, and to CONNECT."""
+    return {
+        target: _exchange(port, *(("CONNECT", tunnel) if target == "CONNECT" else ("GET", target)))
+        for target in targets
+    }
+
+
+def fetch(port: str, *paths: str) -> Facts:
+    """What a server on loopback answers to each path."""
+    return {path: _exchange(port, "GET", path) for path in paths}
+
+
+def search(*places: str) -> Facts:
+    """Where a text is to be found that is read backwards: in files, and in what processes show."""
+    wanted = sys.stdin.buffer.read()[::-1]
+    shown = [
+        process / name
+        for process in Path("/proc").iterdir()
+        if process.name.isdigit()
+        for name in ("environ", "cmdline")
+    ]
+    files = [
+        Path(folder) / name
+        for place in (*places, "/dev/shm", "/run")  # noqa: S108 inside
+        for folder, _, names in os.walk(place)
+        for name in names
+    ]
+    found = []
+    for path in (*shown, *files):
+        try:
+            if (path in shown or path.is_file()) and wanted in path.read_bytes():
+                found.append(str(path))
+        except OSError:
+            pass  # gone in between, or the warden's
+    return {"found": found[:SHOWN]}
+
+
 def stubborn() -> NoReturn:
     """Ignore every signal that can be ignored, with a child in a session of its own, for ever."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -220,6 +302,17 @@ def stubborn() -> NoReturn:
     else:
         print("{}", flush=True)
     _wait_for_ever()
+
+
+def _exchange(port: str, method: str, target: str) -> Facts:
+    request = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = b""
+    with socket.create_connection(("127.0.0.1", int(port)), ANSWER_SECONDS) as client:
+        client.sendall(request.encode())
+        while data := client.recv(65536):
+            answer += data
+    head, _, body = answer.decode(errors="replace").partition("\r\n\r\n")
+    return {"status": int(head.split(maxsplit=2)[1]), "body": body[:500]}
 
 
 def _tree(*but: str) -> Iterator[Path]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
 
 from orchestrator.containers.engine import Engine
 from orchestrator.containers.runtime import Container, Runtime
-from orchestrator.domain.container import MIB, ContainerSpec, Launch
+from orchestrator.domain.container import MIB, ContainerSpec
+from orchestrator.engine.promise import Finding, Promise, ask, launch, tally
 from orchestrator.errors import WireLost
 
 VANISH_SECONDS = 10.0
@@ -38,30 +37,24 @@ LABEL = "orchestrator.doctor"
 KILLED = -9
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 SECCOMP_FILTER = "2"
-
-PROBE = Path(__file__).with_name("probe.py").read_text()
-
-Finding = tuple[bool, str]
-"""Whether a promise holds, and what was seen."""
-
-T = TypeVar("T")
-
-
-class Promise(NamedTuple, Generic[T]):
-    """What we say, how to find out, and what to do when it is not so."""
-
-    name: str
-    promise: str
-    look: Callable[[T], Awaitable[Finding]]
-    advice: str
+CALL_REFUSED = ("EPERM", "ENOSYS", "EAFNOSUPPORT")
+"""What is said of a call that is filtered, or that the kernel does not know."""
 
 
 class Probes:
     """Makes the containers of one examination; the first one is kept for most of it."""
 
-    def __init__(self, runtime: Runtime, spec: ContainerSpec, stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        spec: ContainerSpec,
+        stack: AsyncExitStack,
+        workspace: Path | None = None,
+    ) -> None:
         self.runtime = runtime
         self.spec = spec
+        self.workspace = workspace
+        """A directory that may be shown to a container; nothing is written there."""
         self.stack = stack
         """What keeps the first container, until it is closed."""
         self.container: Container | None = None
@@ -90,17 +83,17 @@ async def _hello(probes: Probes) -> Finding:
 
 
 async def _network(container: Container) -> Finding:
-    seen = await _ask(container, "network")
+    seen = await ask(container, "network")
     outcomes: dict[str, str] = seen["outcomes"]
     reached = [name for name, how in outcomes.items() if how in ("", "no answer")]
     detail = f"interfaces: {', '.join(seen['interfaces']) or 'none'}"
     if reached:
         return False, f"{detail}; on the way to {', '.join(reached)}"
-    return set(seen["interfaces"]) <= {"lo"}, f"{detail}; {_tally(outcomes)}"
+    return set(seen["interfaces"]) <= {"lo"}, f"{detail}; {tally(outcomes)}"
 
 
 async def _dns(container: Container) -> Finding:
-    seen = await _ask(container, "dns")
+    seen = await ask(container, "dns")
     if seen["addresses"]:
         return False, f"{seen['name']} is {', '.join(seen['addresses'])}"
     return True, f"{seen['name']}: {seen['error']}"
@@ -109,7 +102,7 @@ async def _dns(container: Container) -> Finding:
 async def _root_filesystem(container: Container) -> Finding:
     spec = container.spec
     ours = [t.target for t in spec.tmpfs] + [m.target for m in spec.mounts]
-    seen = await _ask(container, "root_filesystem", *ours)
+    seen = await ask(container, "root_filesystem", *ours)
     if seen["writable"]:
         return False, f"can be written: {', '.join(seen['writable'])}"
     return seen["read_only"], f"/ is mounted {'read-only' if seen['read_only'] else 'writable'}"
@@ -119,7 +112,7 @@ async def _scratch(container: Container) -> Finding:
     spec = container.spec
     sizes = {t.target: t.size_bytes for t in spec.tmpfs} | {"/dev/shm": spec.limits.shm_bytes}  # noqa: S108
     arguments = [word for target, size in sizes.items() for word in (target, str(size))]
-    seen = await _ask(container, "scratch", *arguments)
+    seen = await ask(container, "scratch", *arguments)
     ok = all(
         0 < seen[target]["written"] <= size and seen[target]["refused"] == "ENOSPC"
         for target, size in sizes.items()
@@ -133,29 +126,38 @@ async def _scratch(container: Container) -> Finding:
 
 
 async def _capabilities(container: Container) -> Finding:
-    seen = await _ask(container, "status")
+    seen = await ask(container, "status")
     sets = {name: int(seen[name][0], 16) for name in CAPABILITY_SETS}
     return not any(sets.values()), ", ".join(f"{name} {bits:#x}" for name, bits in sets.items())
 
 
 async def _no_new_privileges(container: Container) -> Finding:
-    seen = await _ask(container, "status")
+    seen = await ask(container, "status")
     return seen["NoNewPrivs"] == ["1"], f"NoNewPrivs {' '.join(seen['NoNewPrivs'])}"
 
 
 async def _seccomp(container: Container) -> Finding:
-    mode: str = (await _ask(container, "status"))["Seccomp"][0]
-    outcomes: dict[str, str] = await _ask(container, "seccomp")
+    mode: str = (await ask(container, "status"))["Seccomp"][0]
+    outcomes: dict[str, str] = await ask(container, "seccomp")
     allowed = [name for name, how in outcomes.items() if not how]
     if allowed:
         return False, f"Seccomp {mode}; allowed: {', '.join(allowed)}"
-    return mode == SECCOMP_FILTER, f"Seccomp {mode}; {_tally(outcomes)}"
+    return mode == SECCOMP_FILTER, f"Seccomp {mode}; {tally(outcomes)}"
+
+
+async def _system_calls(container: Container) -> Finding:
+    outcomes: dict[str, str] = await ask(container, "system_calls")
+    allowed = [name for name, how in outcomes.items() if how not in CALL_REFUSED]
+    if allowed:
+        whose = "the engine's own filter" if container.spec.seccomp is None else "our filter"
+        return False, f"{whose} allows {', '.join(allowed)}"
+    return True, tally(outcomes)
 
 
 async def _user(container: Container) -> Finding:
     user = container.spec.user
-    status = await _ask(container, "status")
-    outcomes: dict[str, str] = await _ask(container, "become_root")
+    status = await ask(container, "status")
+    outcomes: dict[str, str] = await ask(container, "become_root")
     became = [name for name, how in outcomes.items() if not how]
     detail = f"uid {status['Uid'][0]}, gid {status['Gid'][0]}, groups {status['Groups'] or 'none'}"
     if became:
@@ -165,28 +167,28 @@ async def _user(container: Container) -> Finding:
         and set(status["Gid"]) == {str(user.gid)}
         and set(status["Groups"]) <= {str(user.gid)}
     )
-    return as_promised, f"{detail}; {_tally(outcomes)}"
+    return as_promised, f"{detail}; {tally(outcomes)}"
 
 
 async def _setuid(container: Container) -> Finding:
-    found: list[str] = (await _ask(container, "special_files"))["setuid"]
+    found: list[str] = (await ask(container, "special_files"))["setuid"]
     return not found, ", ".join(found) or "no setuid or setgid file"
 
 
 async def _sockets(container: Container) -> Finding:
-    found: list[str] = (await _ask(container, "special_files"))["sockets"]
+    found: list[str] = (await ask(container, "special_files"))["sockets"]
     return not found, ", ".join(found) or "no socket in the filesystem"
 
 
 async def _processes(container: Container) -> Finding:
-    seen = await _ask(container, "processes")
+    seen = await ask(container, "processes")
     others = set(seen["pids"]) - {1, seen["own"]}
     return not others, f"sees the warden, itself and {len(others) or 'no'} others"
 
 
 async def _open_files(container: Container) -> Finding:
     limit = container.spec.limits.open_files
-    seen = await _ask(container, "open_files", str(limit))
+    seen = await ask(container, "open_files", str(limit))
     detail = f"opened {seen['opened']} of {limit}, then {seen['refused'] or 'no end'}"
     if not seen["raise"]:
         return False, f"{detail}; raised its own limit"
@@ -194,7 +196,7 @@ async def _open_files(container: Container) -> Finding:
 
 
 async def _cpus(container: Container) -> Finding:
-    seen = await _ask(container, "cpus")
+    seen = await ask(container, "cpus")
     if seen["cpus"] is None:
         return False, f"no limit to be seen; the machine has {seen['available']}"
     allowed = min(container.spec.limits.cpus, seen["available"])
@@ -203,25 +205,25 @@ async def _cpus(container: Container) -> Finding:
 
 async def _pids(container: Container) -> Finding:
     limit = container.spec.limits.pids
-    async with container.spawn(_launch("forks", str(limit))) as process:
+    async with container.spawn(launch("forks", str(limit))) as process:
         seen = json.loads(await process.stdout.read())
         detail = f"{seen['made']} forks of {limit}, then {seen['refused'] or 'no end'}"
         await container.kill_all()
         if await process.wait() != KILLED:
             return False, f"{detail}; not killed with the rest"
-    left = set((await _ask(container, "processes"))["pids"])
+    left = set((await ask(container, "processes"))["pids"])
     if len(left) > 2:
         return False, f"{detail}; {len(left) - 2} survived being killed"
     return seen["made"] < limit and seen["refused"] == "EAGAIN", f"{detail}; all killed"
 
 
 async def _warden(container: Container) -> Finding:
-    outcomes: dict[str, str] = (await _ask(container, "attack", "1"))["outcomes"]
+    outcomes: dict[str, str] = (await ask(container, "attack", "1"))["outcomes"]
     worked = [what for what, how in outcomes.items() if not how]
     if worked:
         return False, f"could {', '.join(worked)}"
     await container.wire.ping()
-    return True, f"{_tally(outcomes)}; it still answers"
+    return True, f"{tally(outcomes)}; it still answers"
 
 
 # What takes a container of its own
@@ -231,7 +233,7 @@ async def _memory(probes: Probes) -> Finding:
     async with probes.open(_small(probes.spec)) as container:
         limit = f"{HOG_LIMIT_BYTES // MIB} MiB"
         try:
-            done = await container.run(_launch("hog", str(HOG_LIMIT_BYTES)))
+            done = await container.run(launch("hog", str(HOG_LIMIT_BYTES)))
         except WireLost:
             failure = await container.failure()
             whose = failure.whose if failure else "nobody"
@@ -253,7 +255,7 @@ async def _cut(probes: Probes) -> Finding:
 
 
 async def _cut_stubborn(probes: Probes) -> Finding:
-    async with probes.open() as container, container.spawn(_launch("stubborn")) as process:
+    async with probes.open() as container, container.spawn(launch("stubborn")) as process:
         await process.stdout.read()
         await container.wire.close()
         return await _vanishing(probes, container)
@@ -324,6 +326,13 @@ INSIDE: tuple[Promise[Container], ...] = (
         _seccomp,
         "let the engine filter: take `seccomp-profile: unconfined` out of its configuration, and "
         "run a kernel with CONFIG_SECCOMP_FILTER (`docker info` lists seccomp)",
+    ),
+    Promise(
+        "system calls",
+        "only system calls that agents need can be made",
+        _system_calls,
+        "the engine does not take our seccomp profile, so that its own is used, which allows more: "
+        "use Docker 20.10.10 or later, or run only agents that you trust (the log says why)",
     ),
     Promise(
         "user",
@@ -429,28 +438,3 @@ async def _vanishing(probes: Probes, container: Container) -> Finding:
 
 async def _listed(probes: Probes, name: str) -> bool:
     return any(info.name == name for info in await probes.runtime.list())
-
-
-def _launch(probe: str, *arguments: str) -> Launch:
-    return Launch(argv=("python3", "-I", "-S", "-c", PROBE, probe, *arguments))
-
-
-async def _ask(container: Container, probe: str, *arguments: str) -> dict[str, Any]:
-    """What a probe found out. Its text comes from inside: a stranger's, whatever it was sent."""
-    done = await container.run(_launch(probe, *arguments))
-    if done.code:
-        words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise _ProbeFailed(f"the probe ended with exit code {done.code}: {' '.join(words)}")
-    facts = json.loads(done.stdout)
-    if not isinstance(facts, dict):
-        raise _ProbeFailed("the probe said something that makes no sense")
-    return facts
-
-
-class _ProbeFailed(Exception):
-    """A probe could not find out what it was sent for."""
-
-
-def _tally(outcomes: dict[str, str]) -> str:
-    hows = ", ".join(sorted(set(outcomes.values())))
-    return f"{len(outcomes)} attempts refused ({hows})"

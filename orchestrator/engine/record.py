@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio
 
 from orchestrator.domain.events import Event, EventKind
+from orchestrator.engine.flood import Flood
 from orchestrator.engine.store import Store
 from orchestrator.errors import StoreFailed
+from orchestrator.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +26,11 @@ MAX_VALUE = 4000
 MAX_EVENTS = 20_000
 """Of one run. Whoever can write to the CLI's output can make them up."""
 
+EVENTS_PER_SECOND = 100
+"""Unless somebody says otherwise."""
+
 TAIL = 20
 """How many last lines a failure repeats."""
-
-MIN_SECRET = 8
-"""Shorter values are not looked for: they would be found everywhere."""
 
 Listener = Callable[[Event], None]
 
@@ -42,23 +44,29 @@ class Record:
         store: Store,
         listeners: Sequence[Listener] = (),
         secrets: Sequence[str] = (),
+        events_per_second: int = EVENTS_PER_SECOND,
     ) -> None:
         self._run_id = run_id
         self._store = store
         self._listeners = tuple(listeners)
-        self._secrets: tuple[str, ...] = ()
-        self.add_secrets(secrets)
+        self._redactor = Redactor(secrets)
         self._pending: list[Event] = []
         self._seq = 0
+        self._flood = Flood(events_per_second)
         self._tail: deque[str] = deque(maxlen=TAIL)
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
         """From now on, these are not to be seen."""
-        found = {s for s in secrets if len(s) >= MIN_SECRET}.union(self._secrets)
-        self._secrets = tuple(sorted(found, key=len, reverse=True))
+        self._redactor.add(secrets)
 
     def note(self, kind: EventKind, text: str = "", **data: object) -> None:
         """Something happened."""
+        if dropped := self._flood.dropped(kind):
+            self._keep("warning", f"{dropped} events came too fast and were not kept", {})
+        if self._flood.keeps(kind):
+            self._keep(kind, text, data)
+
+    def _keep(self, kind: EventKind, text: str, data: dict[str, object]) -> None:
         if self._seq == MAX_EVENTS and kind != "ended":
             kind, text, data = "warning", f"{MAX_EVENTS} events; no more of them are kept", {}
         elif self._seq > MAX_EVENTS and kind != "ended":
@@ -94,25 +102,18 @@ class Record:
 
     def clean(self, text: str) -> str:
         """The text without what is known to be secret."""
-        for secret in self._secrets:
-            text = text.replace(secret, "[secret]")
-        return text
+        return self._redactor.text(text)
 
     def clean_value(self, value: object) -> object:
         """The same for a JSON value."""
-        if isinstance(value, str):
-            return self.clean(value)
-        if isinstance(value, dict):
-            return {self.clean(str(k)): self.clean_value(v) for k, v in value.items()}
-        if isinstance(value, list):
-            return [self.clean_value(item) for item in value]
-        return value
+        return self._redactor.value(value)
 
     def _bounded(self, value: object) -> object:
         if isinstance(value, str):
             return self.clean(value)[:MAX_VALUE]
         if isinstance(value, dict):
-            return {str(k): self._bounded(v) for k, v in list(value.items())[:100]}
+            items = list(value.items())[:100]
+            return {self.clean(str(k))[:MAX_VALUE]: self._bounded(v) for k, v in items}
         if isinstance(value, list | tuple):
             return [self._bounded(item) for item in value[:100]]
         return value

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 
 import anyio
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt
 
 from orchestrator import output
-from orchestrator.containers.runtime import Container, Runtime
-from orchestrator.domain.container import MODEL_PORT
-from orchestrator.domain.result import Reason, RunResult, RunStatus
+from orchestrator.containers.runtime import Container
+from orchestrator.domain.container import MIB
+from orchestrator.domain.result import ChangedFile, Reason, RunResult, RunStatus, Usage
+from orchestrator.engine import exhaustion
 from orchestrator.engine.conversation import CliEnded, Conversation
+from orchestrator.engine.copies import Copies
 from orchestrator.engine.record import Record
+from orchestrator.engine.stage import Stage
 from orchestrator.errors import CallerError, OrchestratorError
 from orchestrator.gateway.model import ModelAccess
+from orchestrator.gateway.reach import Reach
 from orchestrator.plan import Plan
 from orchestrator.runners.signs import TurnEnded
+from orchestrator.workspace.tree import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +39,9 @@ LAST_CALL_SECONDS = 5.0
 
 FLUSH_SECONDS = 0.5
 """How often events go to the store while a run is under way."""
+
+HAND_BACK_SECONDS = 60.0
+"""For the agent's changes to be read out of its container."""
 
 TELL_SECONDS = 2.0
 """After a CLI has died, for the engine to say that it was for want of memory."""
@@ -66,6 +75,12 @@ class Outcome:
     session_id: str = ""
     denied_tools: tuple[str, ...] = ()
     failed_mcp_servers: tuple[str, ...] = ()
+    denied_hosts: tuple[str, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    session: str = ""
+    session_note: str = ""
+    changed_files: tuple[ChangedFile, ...] = ()
+    patch: str = ""
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -83,18 +98,33 @@ class Outcome:
         self.denied_tools = tuple(conversation.denied)
         self.failed_mcp_servers = tuple(conversation.failed_servers)
 
+    def note_use(self, reach: Reach) -> None:
+        """Take from the gateway what the run has used, and where it was not let."""
+        self.usage = reach.model.usage
+        self.denied_hosts = reach.denied_hosts
+
 
 async def run_plan(
-    plan: Plan, runtime: Runtime, access: ModelAccess, record: Record, outcome: Outcome
+    plan: Plan,
+    staged: AbstractAsyncContextManager[Stage],
+    record: Record,
+    outcome: Outcome,
+    copies: Copies,
 ) -> None:
     """Carry out a plan; how it ends is in the outcome. Only cancellation goes through, and
     errors of the caller, who can mend them.
     """
     try:
-        with anyio.move_on_after(plan.timeout_seconds) as limit:
-            await _in_container(plan, runtime, access, record, outcome)
-        if limit.cancelled_caught and not outcome.decided:
-            outcome.fail("deadline", _too_late(plan), "timed_out")
+        work = _Work(plan, record, outcome, copies)
+        async with AsyncExitStack() as held:
+            try:
+                with anyio.move_on_after(plan.timeout_seconds) as limit:
+                    await work.do(await held.enter_async_context(staged))
+                if limit.cancelled_caught and not outcome.decided:
+                    outcome.fail("deadline", _too_late(plan), "timed_out")
+            finally:
+                await work.hand_back()
+        work.settle()
     except CallerError:
         raise
     except OrchestratorError as exc:
@@ -108,36 +138,73 @@ async def run_plan(
             outcome.fail("machinery", "the orchestrator failed; its log says more")
 
 
-async def _in_container(
-    plan: Plan, runtime: Runtime, access: ModelAccess, record: Record, outcome: Outcome
-) -> None:
-    labels = {"orchestrator.run": plan.task.run_id, "orchestrator.agent": plan.agent.name}
-    record.note("starting", f"a container of {plan.container.image}", image=plan.container.image)
-    async with runtime.open(plan.container, labels=labels) as container:
-        await container.listen(MODEL_PORT, "model", access.service)
-        async with container.spawn(plan.launch) as process:
-            record.note("started", f"{plan.launch.argv[0]} in {container.name}")
-            conversation = Conversation(process, record)
+class _Work:
+    """What is done on one stage: a copy of the workspace in, a conversation, changes out."""
+
+    def __init__(self, plan: Plan, record: Record, outcome: Outcome, copies: Copies) -> None:
+        self._plan = plan
+        self._record = record
+        self._outcome = outcome
+        self._copies = copies
+        self._snapshot: Snapshot | None = None
+        self._stage: Stage | None = None
+
+    async def do(self, stage: Stage) -> None:
+        plan, record, outcome = self._plan, self._record, self._outcome
+        self._stage = stage
+        conversation = stage.conversation
+        conversation.bind(record, plan.agent.resources.output_mb * MIB)
+        record.note("started", f"{plan.launch.argv[0]} in {stage.container.name}")
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_keep_flushing, record)
+                await self._copy_in(stage.container)  # while the CLI starts
+                tasks.start_soon(_keep_time, plan, conversation, record, outcome)
+                if self._snapshot is not None:
+                    tasks.start_soon(self._watch_disk, stage, tasks.cancel_scope)
+                await _converse(plan, stage, record, outcome)
+                tasks.cancel_scope.cancel()
+        finally:
+            outcome.note(conversation)
+            outcome.note_use(stage.reach)
+        await exhaustion.warn(stage.container, record)
+
+    def settle(self) -> None:
+        """Count what was still under way when the conversation ended."""
+        if self._stage is not None and not self._stage.shared:
+            self._outcome.note_use(self._stage.reach)
+
+    async def _watch_disk(self, stage: Stage, work: anyio.CancelScope) -> None:
+        limit = self._plan.agent.resources.disk_mb * MIB
+        hit = await exhaustion.watch_disk(stage.container, limit)
+        self._outcome.fail(hit.reason, hit.message)
+        work.cancel()
+
+    async def _copy_in(self, container: Container) -> None:
+        if self._plan.copies_workspace:
+            self._snapshot = await self._copies.bring(self._plan, container, self._record)
+
+    async def hand_back(self) -> None:
+        """What the agent changed in its copy, whatever became of the run."""
+        if self._snapshot is None or self._stage is None:
+            return
+        with anyio.move_on_after(HAND_BACK_SECONDS, shield=True) as limit:
             try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(conversation.pump)
-                    tasks.start_soon(_keep_flushing, record)
-                    tasks.start_soon(_keep_time, plan, conversation, record, outcome)
-                    await _converse(plan, container, conversation, access, record, outcome)
-                    tasks.cancel_scope.cancel()
-            finally:
-                outcome.note(conversation)
+                handed = await self._copies.hand_back(
+                    self._plan, self._stage.container, self._snapshot, self._record
+                )
+            except OrchestratorError as exc:
+                self._record.note("warning", f"the agent's changes are lost: {exc}")
+            else:
+                self._outcome.changed_files = handed.changes.files
+                self._outcome.patch = handed.patch
+        if limit.cancelled_caught:
+            self._record.note("warning", "the agent's changes took too long to read, and are lost")
 
 
-async def _converse(
-    plan: Plan,
-    container: Container,
-    conversation: Conversation,
-    access: ModelAccess,
-    record: Record,
-    outcome: Outcome,
-) -> None:
+async def _converse(plan: Plan, stage: Stage, record: Record, outcome: Outcome) -> None:
     """Turn after turn until there is an answer, or a reason why there is none. Raises nothing."""
+    conversation = stage.conversation
     message = plan.first_message
     policy = AsyncRetrying(
         stop=stop_after_attempt(1 + plan.agent.retries),
@@ -149,7 +216,7 @@ async def _converse(
                 outcome.attempts += 1
                 await conversation.say(message)
                 ended = await _verdict(conversation, outcome)
-                if not _answered(ended, plan, access, outcome):
+                if not _answered(ended, plan, stage.reach.model, outcome):
                     message = output.feedback(outcome.schema_errors, plan.agent.output_schema)
                     record.note("schema_failed", "; ".join(outcome.schema_errors))
                     await record.flush()
@@ -161,7 +228,7 @@ async def _converse(
             "its last answer is in partial_text",
         )
     except CliEnded:
-        await _explain_end(container, conversation, outcome)
+        await _explain_end(stage.container, conversation, outcome)
 
 
 async def _verdict(conversation: Conversation, outcome: Outcome) -> TurnEnded:
@@ -251,6 +318,9 @@ async def _keep_flushing(record: Record) -> None:
 
 async def _explain_end(container: Container, conversation: Conversation, outcome: Outcome) -> None:
     """The CLI is gone without a verdict: find out whose doing that was."""
+    if conversation.wrote_too_much:
+        outcome.fail("output_limit", _TOO_MUCH_OUTPUT)
+        return
     with anyio.move_on_after(TELL_SECONDS):
         await container.fate.out_of_memory.wait()
     if container.wire.ended is not None:
@@ -258,28 +328,35 @@ async def _explain_end(container: Container, conversation: Conversation, outcome
         reason: Reason = "engine_lost"
         message = failure.message if failure else "the container ended"
         if failure is not None and failure.whose == "memory":
-            reason = "out_of_memory"
+            reason = "oom_killed"
         elif failure is not None and failure.whose == "machinery":
             reason = "machinery"
         elif container.fate.exit_code in (137, 143):
             reason = "container_killed"
         outcome.fail(reason, message)
-    elif container.fate.out_of_memory.is_set():
-        outcome.fail("out_of_memory", "the agent ran out of memory; raise resources.memory_mb")
+        return
+    words = f"the CLI ended without a result: {conversation.last_words() or 'no last words'}"
+    hits = exhaustion.hits(await exhaustion.ask(container), container.spec)
+    if hits:
+        outcome.fail(hits[0].reason, f"{hits[0].message}. Then {words}")
     else:
-        said = conversation.stderr.decode(errors="replace").strip()[-500:]
-        outcome.fail("cli_crashed", f"the CLI ended without a result: {said or 'no last words'}")
+        outcome.fail("cli_crashed", words)
 
 
-async def conclude(plan: Plan, access: ModelAccess, record: Record, outcome: Outcome) -> RunResult:
+_TOO_MUCH_OUTPUT = (
+    "the CLI wrote more than resources.output_mb allows, and was ended; raise it, or find out what "
+    "fills its output: the last events tell"
+)
+
+
+async def conclude(plan: Plan, record: Record, outcome: Outcome) -> RunResult:
     """The envelope, and the run's last event."""
-    access.revoke()
     good = outcome.status == "completed"
     record.note(
         "ended", outcome.message or outcome.status, status=outcome.status, reason=outcome.reason
     )
     await record.flush()
-    usage = access.usage
+    usage = outcome.usage
     return RunResult(
         run_id=plan.task.run_id,
         agent=plan.agent.name,
@@ -296,7 +373,12 @@ async def conclude(plan: Plan, access: ModelAccess, record: Record, outcome: Out
         usage=usage,
         model=outcome.model or plan.agent.model,
         session_id=outcome.session_id,
+        session=outcome.session,
+        session_note=outcome.session_note,
         denied_tools=outcome.denied_tools,
+        denied_hosts=outcome.denied_hosts,
+        changed_files=outcome.changed_files,
+        patch=record.clean(outcome.patch),
         failed_mcp_servers=outcome.failed_mcp_servers,
         log_tail=() if good else record.tail,
     )

@@ -31,6 +31,11 @@ CREATE INDEX IF NOT EXISTS runs_by_time ON runs (created);
 CREATE TABLE IF NOT EXISTS events (
     run_id TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, kind TEXT NOT NULL,
     text TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (run_id, seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sessions (
+    agent TEXT NOT NULL, caller TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL,
+    owner TEXT NOT NULL, conversation TEXT NOT NULL, runs INTEGER NOT NULL, created REAL NOT NULL,
+    used REAL NOT NULL, expires REAL NOT NULL, wanted INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (agent, caller, name)) WITHOUT ROWID;
 """
 
 P = ParamSpec("P")
@@ -102,15 +107,15 @@ class Store:
         await self._call(self._insert_events, rows)
 
     async def run(self, run_id: str) -> RunRecord | None:
-        rows = await self._select(f"{_RUNS} WHERE run_id = ?", run_id)
+        rows = await self.select(f"{_RUNS} WHERE run_id = ?", run_id)
         return _record(rows[0]) if rows else None
 
     async def runs(self, limit: int = 50) -> tuple[RunRecord, ...]:
-        rows = await self._select(f"{_RUNS} ORDER BY created DESC LIMIT ?", limit)
+        rows = await self.select(f"{_RUNS} ORDER BY created DESC LIMIT ?", limit)
         return tuple(_record(row) for row in rows)
 
     async def events(self, run_id: str, after: int = 0) -> tuple[Event, ...]:
-        rows = await self._select(
+        rows = await self.select(
             "SELECT run_id, seq, at, kind, text, data FROM events "
             "WHERE run_id = ? AND seq > ? ORDER BY seq",
             run_id,
@@ -122,12 +127,22 @@ class Store:
             for row in rows
         )
 
+    async def write(self, sql: str, *values: object) -> int:
+        """One statement; how many rows it changed."""
+
+        def execute() -> int:
+            return self._db.execute(sql, values).rowcount
+
+        return await self._call(execute)
+
     def _insert_events(self, rows: Sequence[tuple[object, ...]]) -> None:
         with self._db:  # one transaction
             self._db.execute("BEGIN")
             self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
 
-    async def _select(self, sql: str, *values: object) -> list[tuple[str, ...]]:
+    async def select(self, sql: str, *values: object) -> list[tuple[str, ...]]:
+        """All rows of a question."""
+
         def fetch() -> list[tuple[str, ...]]:
             return self._db.execute(sql, values).fetchall()
 

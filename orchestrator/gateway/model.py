@@ -187,8 +187,16 @@ class ModelAccess:
         """What the run has taken so far. A request under way counts when it ends."""
         return self._usage
 
+    def bind(self, *, budget_usd: float | None, on_request: OnRequest | None) -> None:
+        """Let the token open things for a run, whose bill begins at nothing."""
+        self.budget_usd = budget_usd
+        self.budget_exhausted = False
+        self._on_request = on_request
+        self._usage = Usage()
+        self._revoked = False
+
     def revoke(self) -> None:
-        """From now on the token opens nothing."""
+        """From now on the token opens nothing, until it is bound again."""
         self._revoked = True
 
     def __enter__(self) -> Self:

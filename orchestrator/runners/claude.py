@@ -64,19 +64,22 @@ def launch(
     session_id: str | None = None,
     resume: str | None = None,
     memory: str = "",
+    surroundings: Mapping[str, str] | None = None,
+    files: Sequence[File] = (),
 ) -> Launch:
     """The CLI, waiting for messages on stdin until it is closed.
 
     `env` and `mcp_servers` are the agent's, with their variables filled in. A variable of the
     orchestrator's own is refused rather than overwritten in silence, and so is text that no
-    argument can carry. `memory` follows the agent's prompt. With neither `session_id` nor `resume`
+    argument can carry. `memory` follows the agent's prompt; `surroundings` are variables, and
+    `files` files, of the orchestrator's own. With neither `session_id` nor `resume`
     the conversation is not written down.
     """
-    own = _environment(base_url, token)
+    own = _environment(base_url, token) | dict(surroundings or {})
     config = _mcp_config(mcp_servers)
     if _DOLLAR in config:
         own[_DOLLAR] = "$"
-    files = [File(path=MCP_FILE, content=config.encode())]
+    placed = [*files, File(path=MCP_FILE, content=config.encode())]
     argv = [
         *("claude", "-p", "--verbose"),
         *("--input-format", "stream-json", "--output-format", "stream-json"),
@@ -89,11 +92,16 @@ def launch(
     prompt = "\n\n".join(part for part in (agent.prompt.strip(), memory.strip()) if part)
     if prompt:
         argv += ["--system-prompt-file", PROMPT_FILE]
-        files.append(File(path=PROMPT_FILE, content=_utf8(agent, "the prompt", prompt)))
+        placed.append(File(path=PROMPT_FILE, content=_utf8(agent, "the prompt", prompt)))
     argv += _session_flags(session_id, resume)
     for argument in argv:
         _utf8(agent, f"the argument {argument[:40]!r}", argument)
-    return Launch(argv=tuple(argv), env=_merged(agent, env, own), cwd=cwd, files=tuple(files))
+    return Launch(argv=tuple(argv), env=_merged(agent, env, own), cwd=cwd, files=tuple(placed))
+
+
+def history_file(session_id: str, cwd: str) -> str:
+    """Where the CLI keeps a conversation that it can take up again."""
+    return f"{HOME}/.claude/projects/{re.sub(r'[^A-Za-z0-9]', '-', cwd)}/{session_id}.jsonl"
 
 
 def user_message(text: str) -> bytes:

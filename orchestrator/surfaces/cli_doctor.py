@@ -69,7 +69,9 @@ async def _examine(show: Callable[[Check], None]) -> Report:
         with shown_progress() as progress:
             image = await anyio.to_thread.run_sync(build_agent_image, engine, settings, progress)
         checks = []
-        async with aclosing(examine(engine, runtime, ContainerSpec(image=image))) as found:
+        spec = ContainerSpec(image=image, seccomp=await runtime.seccomp_profile())
+        workspace = next((root for root in settings.allowed_roots if root.is_dir()), None)
+        async with aclosing(examine(engine, runtime, spec, workspace)) as found:
             async for check in found:
                 checks.append(check)
                 show(check)

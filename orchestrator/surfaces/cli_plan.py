@@ -14,7 +14,7 @@ import typer
 from orchestrator.surfaces.cli_options import AgentsDir, Json, Workspace, settings_for
 
 if TYPE_CHECKING:
-    from orchestrator.domain.agent import AgentSpec
+    from orchestrator.domain.agent import AgentSpec, Network, Secret
     from orchestrator.plan import Plan
     from orchestrator.settings import Settings
 
@@ -25,6 +25,7 @@ TOKEN = "<a token for one run>"  # noqa: S105 what is shown in its place
 MODEL_SECRET = "stays in the orchestrator; the container gets a token for one run"  # noqa: S105
 
 MIB = 1024 * 1024
+WORKSPACE = "/workspace"
 
 
 class Row(NamedTuple):
@@ -59,17 +60,25 @@ def _planned(
     settings: Settings, agent: AgentSpec, workspace: Path | None
 ) -> tuple[Plan, tuple[str, ...]]:
     """The plan with <NAME> for the value of each variable, and the variables that are not set."""
-    from orchestrator.app import mount_policy
+    from orchestrator.app import mount_policy, open_copies
     from orchestrator.domain.task import Task
-    from orchestrator.engine.service import workspace_owner
+    from orchestrator.engine.staging import workspace_owner
     from orchestrator.plan import Place, plan
     from orchestrator.settings import environment
 
     shown, unset = shown_variables(agent, frozenset(environment()))
-    place = Place(image=agent.image or _image(settings), workspace_owner=workspace_owner(workspace))
     task = Task(agent=agent.name, prompt="(the task)", workspace=workspace)
-    planned = plan(agent, task, place, shown, TOKEN)
-    checked = mount_policy(settings, settings.engine_candidates[0]).checked(planned.container)
+    place = Place(
+        image=agent.image or _image(settings),
+        workspace_owner=workspace_owner(workspace),
+        git_mounts=open_copies(settings).git_mounts(agent, task),
+    )
+    exposed = {secret.name: f"<{secret.name}>" for secret in agent.secrets}
+    planned = plan(agent, task, place, shown, TOKEN, exposed)
+    policy = mount_policy(settings, settings.engine_candidates[0])
+    if planned.copies_workspace and workspace is not None:
+        policy.directory(workspace)
+    checked = policy.checked(planned.container)
     return planned.model_copy(update={"container": checked.spec}), unset
 
 
@@ -114,16 +123,35 @@ def plan_document(plan: Plan, unset: tuple[str, ...] = ()) -> dict[str, object]:
         "scratch": [{"target": t.target, "size_bytes": t.size_bytes} for t in spec.tmpfs],
         "network": {
             "interfaces": [],
-            "through_the_wire": ["model"],
-            "declared": agent.network.model_dump(mode="json"),
+            "through_the_wire": [
+                "model",
+                *(["egress"] if agent.network.mode != "none" else []),
+                *(["routes"] if any(secret.hosts for secret in agent.secrets) else []),
+            ],
+            "egress": agent.network.model_dump(mode="json"),
         },
         "secrets": {
             "model": MODEL_SECRET,
+            "added_outside": [
+                secret.model_dump(mode="json", exclude={"expose", "variable"})
+                for secret in agent.secrets
+                if secret.hosts
+            ],
             "enter_the_container": [
-                {"variable": name, "as": place, "set": name not in unset}
-                for name, place in _variables_inside(agent)
+                *(
+                    {"variable": name, "as": place, "set": name not in unset}
+                    for name, place in _variables_inside(agent)
+                ),
+                *(
+                    {"secret": secret.name, "as": f"its {secret.variable_name}"}
+                    for secret in agent.secrets
+                    if secret.expose
+                ),
             ],
         },
+        "workspace": agent.workspace.model_dump(mode="json"),
+        "runtime": spec.oci_runtime,
+        "seccomp": agent.seccomp,
         "tools": {"allow": list(agent.permissions.allow), "deny": list(agent.permissions.deny)},
         "mcp_servers": [
             {"name": server.name, "command": server.command, "args": list(server.args)}
@@ -150,6 +178,10 @@ def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
     yield Row("user", f"{spec.user.uid}:{spec.user.gid}, without any capability")
     for mount in spec.mounts:
         read_only = mount.kind == "bind" and mount.read_only
+        if mount.kind == "volume" and mount.target == WORKSPACE and plan.copies_workspace:
+            text = f"a copy of {plan.task.workspace} -> {WORKSPACE}; what changes is handed back"
+            yield Row("mount", text)
+            continue
         source = mount.source if mount.kind == "bind" else "a volume of its own"
         access = "to read" if read_only else "to read and write"
         yield Row("mount", f"{source} -> {mount.target}, {access}", warning=not read_only)
@@ -158,10 +190,9 @@ def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
     scratch = ", ".join(f"{t.target} {t.size_bytes // MIB} MiB" for t in spec.tmpfs)
     yield Row("scratch", f"{scratch}, gone with the container; all else is read-only")
     yield Row("network", f"no interface; the model, at {plan.launch.env['ANTHROPIC_BASE_URL']}")
-    if agent.network.mode != "none":
-        hosts = ", ".join((*agent.network.allow, *agent.network.allow_private))
-        yield Row("", f"agent.md asks for {hosts or 'every public host'}; not opened yet")
+    yield from _network_rows(agent.network)
     yield Row("model secret", MODEL_SECRET)
+    yield from _secret_rows(agent.secrets)
     for name, place in _variables_inside(agent):
         missing = " (not set: a run would fail)" if name in unset else ""
         yield Row("variable", f"{name} enters the container, as {place}{missing}", warning=True)
@@ -177,6 +208,11 @@ def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
         f"{limits.memory_bytes // MIB} MiB of memory, {limits.cpus:g} processors, "
         f"{limits.pids} processes, {limits.open_files} open files each",
     )
+    strict = agent.seccomp == "strict"
+    calls = "ours, where the engine takes it" if strict else "the engine's own choice"
+    yield Row("system calls", calls, warning=not strict)
+    if spec.oci_runtime is not None:
+        yield Row("runtime", spec.oci_runtime)
     yield Row("timeout", f"{plan.timeout_seconds:g} s, {agent.max_turns} turns")
     budget = "none" if agent.max_budget_usd is None else f"${agent.max_budget_usd:g}"
     yield Row("budget", budget)
@@ -187,6 +223,30 @@ def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
         yield Row("environment", f"{name}={value}")
     for file in plan.launch.files:
         yield Row("file", f"{file.path} ({file.mode:04o}, {len(file.content)} bytes)")
+
+
+def _network_rows(network: Network) -> Iterator[Row]:
+    if network.mode == "none":
+        return
+    if network.mode == "open":
+        yield Row("network", "every public host, on ports 80 and 443", warning=True)
+    for host in network.allow:
+        yield Row("network", f"{host}, by HTTP and HTTPS")
+    for host in network.allow_private:
+        yield Row("network", f"{host}, also at a private address", warning=True)
+    for host in network.deny:
+        yield Row("network", f"never {host}")
+    yield Row("network", f"{network.max_connections} connections at once, {network.max_mb} MiB")
+
+
+def _secret_rows(secrets: tuple[Secret, ...]) -> Iterator[Row]:
+    for secret in secrets:
+        if secret.expose is not None:
+            text = f"{secret.name} enters the container, as its {secret.variable_name}"
+            yield Row("secret", text, warning=True)
+        for host in secret.hosts:
+            what = f"{', '.join(secret.methods)} {', '.join(secret.paths)}"
+            yield Row("secret", f"{secret.name} is added outside, for {host}: {what}")
 
 
 def _variables_inside(agent: AgentSpec) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ import anyio
 
 from orchestrator.containers.engine import Engine
 from tests.bench.crowd import crowd, memory
+from tests.bench.egress import egress
 from tests.bench.latency import latency, rate
 from tests.bench.report import as_json, markdown, print_table, write_readme
 from tests.bench.row import Row
@@ -35,6 +36,7 @@ CASES: dict[str, Case] = {
     "memory": memory,
     "runs": runs,
     "start": server_start,
+    "egress": egress,
 }
 
 README = Path(__file__).parents[2] / "README.md"

@@ -52,7 +52,7 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
             "Privileged": False,
             "CapDrop": ["ALL"],
             "CapAdd": ["SETUID", "SETGID", "KILL"],
-            "SecurityOpt": ["no-new-privileges:true"],
+            "SecurityOpt": ["no-new-privileges"],
             "IpcMode": "private",
             "Init": False,
             "RestartPolicy": {"Name": "no"},
@@ -105,7 +105,7 @@ def test_another_runtime_and_a_seccomp_profile_are_passed_on() -> None:
 
     assert config["Runtime"] == "runsc"
     assert config["SecurityOpt"] == [
-        "no-new-privileges:true",
+        "no-new-privileges",
         'seccomp={"defaultAction": "x"}',
     ]
 

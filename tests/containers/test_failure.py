@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.containers.failure import classify, engine_error, start_error
+from orchestrator.containers.failure import (
+    ProfileRefused,
+    classify,
+    engine_error,
+    start_error,
+)
 from orchestrator.domain.container import Ending
 from orchestrator.errors import (
     EngineRefused,
@@ -68,7 +73,8 @@ def test_an_ending_is_somebodys(ending: Ending, whose: str | None) -> None:
             SpecRefused,
             "build agent images on",
         ),
-        (500, "Decoding seccomp profile failed: invalid character", SpecRefused, "seccomp"),
+        (500, "Decoding seccomp profile failed: invalid character", ProfileRefused, "seccomp"),
+        (404, "No such image: seccomp-profile:1", ImageMissing, "pull it"),
         (500, "something\n  new", EngineRefused, "something new"),
         (409, "something in the way", NameTaken, "in the way"),
     ],

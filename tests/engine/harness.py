@@ -8,14 +8,22 @@ from pathlib import Path
 
 from orchestrator import output
 from orchestrator.catalog import AgentsDir
+from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
+from orchestrator.engine.copies import Copies
+from orchestrator.engine.memory import Memory
 from orchestrator.engine.service import Service
+from orchestrator.engine.session_rows import SessionRows
+from orchestrator.engine.sessions import Sessions
+from orchestrator.engine.staging import Staging
 from orchestrator.engine.store import Store
+from orchestrator.gateway.dial import Dialer
 from orchestrator.gateway.model import ModelService
 from orchestrator.gateway.scripted import Script, ScriptedModel
+from orchestrator.gateway.secret_store import SecretStore
 
 Steps = Sequence[dict[str, object]]
 
@@ -26,8 +34,17 @@ class Harness:
     def __init__(self, runtime: Runtime, image: str, folder: Path) -> None:
         self._runtime = runtime
         self._image = image
+        self._folder = folder
         self._agents = folder / "agents"
         self.store = Store(folder / "runs.sqlite")
+        policy = MountPolicy(roots=(folder,), home=Path("/nowhere"))
+        self.copies = Copies(folder / "changes", policy)
+        self.sessions = Sessions(runtime, SessionRows(self.store, "a test"))
+        self.dialer = Dialer()
+        self.environ: dict[str, str] = {}
+        self.secrets: dict[str, str] = {}
+        """ORCHESTRATOR_SECRET_NAME -> value."""
+        self.ca_certificates = ""
         self.events: list[Event] = []
 
     def service(self, steps: Steps, **fields: object) -> Service:
@@ -41,14 +58,25 @@ class Harness:
         async def image() -> str:
             return self._image
 
-        return Service(
+        staging = Staging(
             runtime=self._runtime,
-            agents=AgentsDir(self._agents, output.check_schema),
-            store=self.store,
             models=ModelService(None),
             image=image,
-            environ={},
+            environ=self.environ,
+            copies=self.copies,
+            dialer=self.dialer,
+            secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
+            sessions=self.sessions,
+            memory=Memory(self._agents, self._folder / "memory"),
+            ca_certificates=self.ca_certificates,
             script_of=lambda _: model.upstream(),
+        )
+        return Service(
+            agents=AgentsDir(self._agents, output.check_schema),
+            store=self.store,
+            staging=staging,
+            sessions=self.sessions,
+            copies=self.copies,
         )
 
     async def run(self, steps: Steps, task: Task | None = None, **fields: object) -> RunResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
@@ -15,13 +16,23 @@ from orchestrator.containers.create import create_body
 from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import MIB, ContainerSpec, Launch, User
-from orchestrator.engine import promises
+from orchestrator.engine import gateway_promises, promises
 from orchestrator.engine.doctor import Check, check, examine
+from orchestrator.engine.gateway_promises import GATEWAY
+from orchestrator.engine.promise import ask, launch
 from orchestrator.engine.promises import ENDINGS, INSIDE, Probes
+from orchestrator.engine.workspace_promises import WORKSPACES
+from orchestrator.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
 Weaken = Callable[..., None]
+
+
+@pytest.fixture
+async def spec(runtime: DockerRuntime, image: str) -> ContainerSpec:
+    """As the doctor makes them: with our seccomp profile."""
+    return ContainerSpec(image=image, seccomp=await runtime.seccomp_profile())
 
 
 @pytest.fixture
@@ -41,24 +52,27 @@ def weaken(monkeypatch: pytest.MonkeyPatch) -> Weaken:
 
 
 async def look_inside(name: str, container: Container) -> Check:
-    (promise,) = (p for p in INSIDE if p.name == name)
+    (promise,) = (p for p in (*INSIDE, *GATEWAY) if p.name == name)
     return await check(promise, container)
 
 
-async def look_at_ending(name: str, runtime: DockerRuntime, spec: ContainerSpec) -> Check:
-    (promise,) = (p for p in ENDINGS if p.name == name)
+async def look_at_ending(
+    name: str, runtime: DockerRuntime, spec: ContainerSpec, workspace: Path | None = None
+) -> Check:
+    (promise,) = (p for p in (*WORKSPACES, *ENDINGS) if p.name == name)
     async with AsyncExitStack() as stack:
-        return await check(promise, Probes(runtime, spec, stack))
+        return await check(promise, Probes(runtime, spec, stack, workspace))
 
 
 async def test_every_promise_holds_on_this_engine(
-    runtime: DockerRuntime, spec: ContainerSpec
+    runtime: DockerRuntime, spec: ContainerSpec, settings: Settings
 ) -> None:
-    async with aclosing(examine(runtime.engine, runtime, spec)) as found:
+    workspace = settings.allowed_roots[0]
+    async with aclosing(examine(runtime.engine, runtime, spec, workspace)) as found:
         checks = [check async for check in found]
     assert [check for check in checks if not check.ok or check.advice] == []
-    names = ["engine", "hello", *(p.name for p in INSIDE), *(p.name for p in ENDINGS)]
-    assert [check.name for check in checks] == names
+    first = ["engine", "hello", *(p.name for p in (*INSIDE, *GATEWAY))]
+    assert [check.name for check in checks] == [*first, *(p.name for p in (*WORKSPACES, *ENDINGS))]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +85,7 @@ async def test_every_promise_holds_on_this_engine(
         ("scratch space", {"Tmpfs": {}}, "Read-only file system"),
         ("privileges", {"SecurityOpt": []}, "NoNewPrivs 0"),
         ("seccomp", {"SecurityOpt": ["seccomp=unconfined"]}, "Seccomp 0"),
+        ("system calls", {"SecurityOpt": ["seccomp=unconfined"]}, "allows io_uring_setup"),
         ("processes", {"PidMode": "host"}, "sees the warden, itself and "),
         ("open files", {"Ulimits": [{"Name": "nofile", "Soft": 9000, "Hard": 9000}]}, "no end"),
         ("processors", {"NanoCpus": 0}, "no limit to be seen"),
@@ -117,6 +132,34 @@ async def test_a_setuid_file_is_found(runtime: DockerRuntime, spec: ContainerSpe
     assert (found.ok, found.detail) == (False, "/tmp/gain")
 
 
+async def test_a_host_that_is_reached_without_being_allowed_breaks_the_promise(
+    runtime: DockerRuntime, spec: ContainerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_promises, "OTHER", gateway_promises.ALLOWED)
+    async with runtime.open(spec) as container:
+        found = await look_inside("egress", container)
+    assert not found.ok
+    assert found.detail.startswith("not refused: http://allowed.doctor.test:")
+
+
+async def test_a_secret_that_is_inside_is_found(
+    runtime: DockerRuntime, spec: ContainerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = "3c9a1f70b2"
+    async with runtime.open(spec) as container:
+        monkeypatch.setattr(secrets, "token_hex", lambda _: planted)
+        script = f"echo key={planted} > ~/.netrc; tail -f /dev/null"
+        launched = Launch(argv=("sh", "-c", script), env={"HOME": "/home/agent", "KEY": planted})
+        async with container.spawn(launched) as process:
+            with anyio.fail_after(60):
+                while (await container.run(Launch(argv=("cat", "/home/agent/.netrc")))).code:
+                    pass  # until it is written
+            found = await look_inside("secrets", container)
+    assert not found.ok
+    for place in (f"/proc/{process.pid}/environ", f"/proc/{process.pid}/cmdline", "/.netrc"):
+        assert place in found.detail
+
+
 async def test_another_user_than_promised_is_noticed(
     runtime: DockerRuntime, spec: ContainerSpec
 ) -> None:
@@ -141,18 +184,38 @@ async def test_what_is_refused_on_the_warden_works_on_an_ordinary_process(
     runtime: DockerRuntime, spec: ContainerSpec
 ) -> None:
     async with runtime.open(spec) as container:
-        stubborn = promises._launch("stubborn").argv
+        stubborn = launch("stubborn").argv
         quiet = Launch(argv=("sh", "-c", 'exec "$@" > /tmp/said', "sh", *stubborn))
         async with container.spawn(quiet) as process:
             with anyio.fail_after(60):
                 while not (await container.run(Launch(argv=("cat", "/tmp/said")))).stdout:
                     pass  # until it ignores signals
-            seen = await promises._ask(container, "attack", str(process.pid))
+            seen = await ask(container, "attack", str(process.pid))
             refused = {what for what, how in seen["outcomes"].items() if how}
             # Some distributions let a process trace its own children only.
             assert refused <= {"trace it", "open its memory"}
             with anyio.fail_after(60):
                 assert await process.wait() == -9
+
+
+async def test_a_workspace_that_can_be_written_although_it_is_to_be_read_is_noticed(
+    weaken: Weaken, runtime: DockerRuntime, spec: ContainerSpec, settings: Settings
+) -> None:
+    (workspace,) = settings.allowed_roots
+    workspace.chmod(0o777)
+    weaken(Mounts=[{"Type": "bind", "Source": str(workspace), "Target": "/workspace"}])
+    found = await look_at_ending("workspace", runtime, spec, workspace)
+    assert not found.ok
+    assert str(workspace) in found.detail
+    assert list(workspace.iterdir()) == []
+
+
+async def test_a_directory_that_no_container_may_see_cannot_be_written_either(
+    runtime: DockerRuntime, spec: ContainerSpec
+) -> None:
+    found = await look_at_ending("workspace", runtime, spec, Path("/etc"))
+    assert found.ok
+    assert found.detail.startswith("no directory of this machine can be shown: ")
 
 
 async def test_memory_without_a_limit_breaks_the_promise(

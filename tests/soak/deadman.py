@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +58,8 @@ class Trial(Frozen):
     gone: tuple[Gone, ...]
     left: tuple[str, ...]
     """Those that did not go while we watched, with their state."""
+    dead_seconds: float | None = None
+    """Until the last PID 1 was gone; an engine may take its time to notice. None: not seen."""
 
     @property
     def seconds(self) -> float:
@@ -76,6 +78,10 @@ class Engine:
         """Every container of a trial, in whatever state, by id."""
         rows = self._api.containers(all=True, filters={"label": f"{TRIAL}={trial}"})
         return {str(row["Id"]): row for row in rows}
+
+    def first_processes(self, containers: Iterable[str]) -> set[int]:
+        """The PID 1 of each container, as this machine numbers it (a local engine's only)."""
+        return {int(self._api.inspect_container(one)["State"]["Pid"]) for one in containers}
 
     def remove(self, container: str) -> None:
         with suppress(docker.errors.APIError):  # gone in between
@@ -100,9 +106,10 @@ def try_holder(engine: Engine, how: How, count: int, *, lease_seconds: float = 6
             running = engine.containers(name)
             states = sorted(row["State"] for row in running.values())
             assert states == ["running"] * count, f"{states} before anything was done to them"
+            processes = engine.first_processes(running)
             began = time.monotonic()
             _take_away(holder, how)
-            return _watch(engine, how, name, running, began)
+            return _watch(engine, how, name, running, processes, began)
     finally:
         for container in engine.containers(name):
             engine.remove(container)
@@ -143,6 +150,8 @@ def summary(trials: Sequence[Trial]) -> str:
     seconds: dict[str, list[float]] = defaultdict(list)
     for trial in trials:
         seconds[f"{trial.how}: all of a trial"].append(trial.seconds)
+        if trial.dead_seconds is not None:
+            seconds[f"{trial.how}: every PID 1 dead"].append(trial.dead_seconds)
         for one in trial.gone:
             seconds[f"{trial.how}: {one.kind}"].append(one.seconds)
     left = sum(len(trial.left) for trial in trials)
@@ -206,12 +215,20 @@ def _expect(holder: subprocess.Popen[str], word: str) -> None:
 
 
 def _watch(
-    engine: Engine, how: How, name: str, running: dict[str, dict[str, Any]], began: float
+    engine: Engine,
+    how: How,
+    name: str,
+    running: dict[str, dict[str, Any]],
+    processes: set[int],
+    began: float,
 ) -> Trial:
     gone: list[Gone] = []
     left = running
+    dead_seconds = None
     while left and time.monotonic() < began + WATCH_SECONDS:
         time.sleep(POLL_SECONDS)
+        if dead_seconds is None and not any(Path(f"/proc/{pid}").exists() for pid in processes):
+            dead_seconds = time.monotonic() - began
         listed = engine.containers(name)
         seconds = time.monotonic() - began
         gone += [
@@ -219,7 +236,7 @@ def _watch(
             for container in left.keys() - listed.keys()
         ]
         left = listed
-    return Trial(how=how, gone=tuple(gone), left=_described(left))
+    return Trial(how=how, gone=tuple(gone), left=_described(left), dead_seconds=dead_seconds)
 
 
 def _described(left: dict[str, dict[str, Any]]) -> tuple[str, ...]:

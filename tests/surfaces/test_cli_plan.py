@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.domain.agent import AgentSpec, McpServer, Network, Permissions
+from orchestrator.domain.agent import AgentSpec, McpServer, Network, Permissions, Secret, Workspace
 from orchestrator.domain.container import User
 from orchestrator.domain.task import Task
 from orchestrator.plan import Place, Plan, plan
@@ -26,7 +26,7 @@ AGENT = AgentSpec(
     name="fixer",
     description="Fixes.",
     prompt="You fix.",
-    workspace="rw",
+    workspace=Workspace(mode="rw"),
     permissions=Permissions(allow=("Bash", "Read"), deny=("Bash(rm:*)",)),
     mcp_servers=(
         McpServer(
@@ -34,6 +34,10 @@ AGENT = AgentSpec(
         ),
     ),
     network=Network(mode="allow", allow=("example.org",)),
+    secrets=(
+        Secret(name="git", hosts=("git.example.org",), paths=("/acme/**",)),
+        Secret(name="api-key", expose="env"),
+    ),
     max_budget_usd=0.5,
     env={"TOKEN": "${FIXER_TOKEN}", "LANG": "de"},
 )
@@ -44,7 +48,7 @@ TASK = Task(agent="fixer", prompt="(the task)", workspace=Path("/srv/work"))
 def planned() -> Plan:
     agent = AGENT.model_copy(update={"env": {"TOKEN": "${FIXER_TOKEN}"}})
     shown, _ = shown_variables(agent, frozenset({"FIXER_TOKEN"}))
-    return plan(agent, TASK, PLACE, shown, TOKEN)
+    return plan(agent, TASK, PLACE, shown, TOKEN, {"api-key": "<api-key>"})
 
 
 def run(*argv: str) -> int:
@@ -68,8 +72,11 @@ def test_people_read_what_a_run_could_touch() -> None:
             "/tmp 256 MiB, /home/agent 256 MiB, gone with the container; all else is read-only",
         ),
         Row("network", "no interface; the model, at http://127.0.0.1:8080"),
-        Row("", "agent.md asks for example.org; not opened yet"),
+        Row("network", "example.org, by HTTP and HTTPS"),
+        Row("network", "64 connections at once, 1024 MiB"),
         Row("model secret", MODEL_SECRET),
+        Row("secret", "git is added outside, for git.example.org: GET, HEAD /acme/**"),
+        Row("secret", "api-key enters the container, as its API_KEY", warning=True),
         Row("variable", "FIXER_TOKEN enters the container, as its TOKEN", warning=True),
         Row(
             "variable",
@@ -80,6 +87,7 @@ def test_people_read_what_a_run_could_touch() -> None:
         Row("tools denied", "Bash(rm:*)"),
         Row("MCP server", "tracker: npx -y it"),
         Row("limits", "2048 MiB of memory, 2 processors, 256 processes, 4096 open files each"),
+        Row("system calls", "ours, where the engine takes it"),
         Row("timeout", "120 s, 50 turns"),
         Row("budget", "$0.5"),
         Row("answer", "text, 2 retries"),
@@ -105,16 +113,29 @@ def test_programs_read_the_same() -> None:
         ],
         "network": {
             "interfaces": [],
-            "through_the_wire": ["model"],
-            "declared": {
+            "through_the_wire": ["model", "egress", "routes"],
+            "egress": {
                 "mode": "allow",
                 "allow": ["example.org"],
                 "allow_private": [],
                 "deny": [],
+                "max_connections": 64,
+                "max_mb": 1024,
             },
         },
         "secrets": {
             "model": MODEL_SECRET,
+            "added_outside": [
+                {
+                    "name": "git",
+                    "hosts": ["git.example.org"],
+                    "methods": ["GET", "HEAD"],
+                    "paths": ["/acme/**"],
+                    "scheme": "bearer",
+                    "header": "Authorization",
+                    "username": "x-access-token",
+                }
+            ],
             "enter_the_container": [
                 {"variable": "FIXER_TOKEN", "as": "its TOKEN", "set": True},
                 {
@@ -122,8 +143,12 @@ def test_programs_read_the_same() -> None:
                     "as": "KEY of its MCP server tracker",
                     "set": False,
                 },
+                {"secret": "api-key", "as": "its API_KEY"},
             ],
         },
+        "workspace": {"mode": "rw", "gitignore": False},
+        "runtime": None,
+        "seccomp": "strict",
         "tools": {"allow": ["Bash", "Read"], "deny": ["Bash(rm:*)"]},
         "mcp_servers": [{"name": "tracker", "command": "npx", "args": ["-y", "it"]}],
         "limits": {

@@ -1,0 +1,153 @@
+"""Which system calls exist inside: a list of what is allowed, as the engine takes it (OCI, JSON).
+
+What is not named here fails with EPERM. An engine's own profile allows what some container may
+need; ours what agents and their tools need: no io_uring, no keyrings, no namespaces, no tracing,
+no sockets but those of loopback.
+"""
+
+from __future__ import annotations
+
+import json
+
+ARCHITECTURES = frozenset(("x86_64", "aarch64"))
+"""Where arguments are in the order that the rules below look at. The profile names none: an engine
+then allows its own alone, and a call by way of i386 or x32 ends who makes it."""
+
+ENOSYS = 38
+
+FILES = """
+    access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat
+    faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl
+    fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate
+    futimesat getcwd getdents getdents64 getxattr getxattrat inotify_add_watch inotify_init
+    inotify_init1 inotify_rm_watch ioctl lchown lgetxattr link linkat listxattr listxattrat
+    llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod mknodat newfstatat open
+    openat openat2 pipe pipe2 pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead
+    readlink readlinkat readv removexattr removexattrat rename renameat renameat2 rmdir sendfile
+    setxattr setxattrat splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee
+    truncate umask unlink unlinkat utime utimensat utimes vmsplice write writev
+"""
+
+WAITING = """
+    epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait
+    epoll_wait_old eventfd eventfd2 io_cancel io_destroy io_getevents io_pgetevents io_setup
+    io_submit poll ppoll pselect6 select signalfd signalfd4 timerfd_create timerfd_gettime
+    timerfd_settime
+"""
+
+MEMORY = """
+    brk cachestat madvise map_shadow_stack memfd_create memfd_secret mincore mlock mlock2 mlockall
+    mmap mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect
+    process_madvise process_mrelease
+"""
+
+PROCESSES = """
+    arch_prctl capget capset execve execveat exit exit_group fork getcpu getpgid getpgrp getpid
+    getppid getpriority getrlimit getrusage getsid gettid ioprio_get ioprio_set kill pidfd_open
+    pidfd_send_signal prctl prlimit64 rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo
+    rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max
+    sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler
+    sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler
+    sched_yield setpgid setpriority setrlimit setsid sigaltstack sysinfo tgkill times tkill uname
+    vfork wait4 waitid
+"""
+
+THREADS = """
+    futex futex_requeue futex_wait futex_waitv futex_wake get_robust_list get_thread_area
+    membarrier restart_syscall rseq set_robust_list set_thread_area set_tid_address
+"""
+
+IDENTITY = """
+    getegid geteuid getgid getgroups getresgid getresuid getuid setfsgid setfsuid setgid setgroups
+    setregid setresgid setresuid setreuid setuid
+"""
+"""Asked for freely, changed only by the warden, which alone has the capabilities."""
+
+CLOCKS = """
+    alarm clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep pause
+    setitimer time timer_create timer_delete timer_getoverrun timer_gettime timer_settime
+"""
+
+SOCKETS = """
+    accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg
+    recvmsg sendmmsg sendmsg sendto setsockopt shutdown
+"""
+"""What is done with a socket; which ones can be made is said in `profile`."""
+
+SHARING = """
+    mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv
+    msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
+"""
+"""Between processes of one container: each has an IPC namespace of its own."""
+
+CONFINEMENT = """
+    getrandom landlock_add_rule landlock_create_ruleset landlock_restrict_self seccomp
+"""
+"""By which a program gives up more."""
+
+ALLOWED = (
+    *(FILES, WAITING, MEMORY, PROCESSES, THREADS, IDENTITY, CLOCKS, SOCKETS, SHARING),
+    CONFINEMENT,
+)
+
+MISSING = """
+    clone3 file_getattr file_setattr listmount listns open_tree_attr statmount
+"""
+"""Said to be unknown to the kernel (ENOSYS), since programs then take an older way. The flags of
+clone3 lie in memory, where no filter can see them."""
+
+NEW_NAMESPACES = 0x7E020000
+"""All of CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID and -NET."""
+
+PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+"""Plain Linux, its look-alikes for `uname`, and the question which one it is."""
+
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+STREAM, DATAGRAM = 1, 2
+TYPE_BITS = 0xF
+"""Of socket()'s second argument; the rest are flags."""
+USUAL, TCP, UDP = 0, 6, 17
+NETLINK_ROUTE = 0
+"""Which interfaces there are: asked by getaddrinfo, and by node's os.networkInterfaces."""
+
+INTERNET = tuple(
+    (family, kind, protocol)
+    for family in (AF_INET, AF_INET6)
+    for kind, protocol in ((STREAM, USUAL), (STREAM, TCP), (DATAGRAM, USUAL), (DATAGRAM, UDP))
+)
+"""Sockets for TCP and UDP. All others (vsock, alg, packet, bluetooth; SCTP, DCCP) are kernel
+modules that nobody here misses, and asking for one would load it."""
+
+Rule = dict[str, object]
+
+
+def profile() -> str:
+    """The profile as JSON text: the same each time, and without a byte too many."""
+    rules = [
+        _rule(" ".join(ALLOWED)),
+        _rule("clone", _masked(0, NEW_NAMESPACES, 0)),
+        *(_rule("personality", _equal(0, value)) for value in PERSONALITIES),
+        _rule("socket", _equal(0, AF_UNIX)),
+        _rule("socket", _equal(0, AF_NETLINK), _equal(2, NETLINK_ROUTE)),
+        *(
+            _rule("socket", _equal(0, family), _masked(1, TYPE_BITS, kind), _equal(2, protocol))
+            for family, kind, protocol in INTERNET
+        ),
+        _rule("socketpair", _equal(0, AF_UNIX)),
+        {**_rule(MISSING), "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS},
+    ]
+    whole = {"defaultAction": "SCMP_ACT_ERRNO", "syscalls": rules}
+    return json.dumps(whole, separators=(",", ":"))
+
+
+def _rule(names: str, *args: Rule) -> Rule:
+    row: Rule = {"names": sorted(names.split()), "action": "SCMP_ACT_ALLOW"}
+    return row | ({"args": list(args)} if args else {})
+
+
+def _equal(index: int, value: int) -> Rule:
+    return {"index": index, "value": value, "op": "SCMP_CMP_EQ"}
+
+
+def _masked(index: int, mask: int, value: int) -> Rule:
+    return {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}

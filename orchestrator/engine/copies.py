@@ -1,0 +1,154 @@
+"""Workspaces that agents work on as copies: in when a run begins, its changes out at its end."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+
+from orchestrator.containers.mounts import MountPolicy
+from orchestrator.containers.runtime import Container
+from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import MIB, Bind
+from orchestrator.domain.task import Task
+from orchestrator.engine.record import Record
+from orchestrator.errors import ApplyRefused, CallerError
+from orchestrator.plan import Plan
+from orchestrator.workspace.apply import Applied, apply
+from orchestrator.workspace.changes import Changes, load_changes
+from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.git_mounts import git_mounts, git_places, new_git_dirs
+from orchestrator.workspace.tree import Snapshot
+
+PATCH_CHARS = 64 * 1024
+"""A longer patch is not in the result; it is kept, and can be asked for."""
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What a run hands back of its copy."""
+
+    changes: Changes
+    patch: str
+    """Empty if it is too long."""
+
+
+class Copies:
+    """Copies of workspaces, and what is kept of them: a folder for each run."""
+
+    def __init__(self, folder: Path, policy: MountPolicy) -> None:
+        self._folder = folder
+        self._policy = policy
+        self._snapshots: dict[str, Snapshot] = {}
+
+    def git_mounts(self, agent: AgentSpec, task: Task) -> tuple[Bind, ...]:
+        """What a workspace that is mounted needs besides, for git's sake and for ours. Blocks."""
+        mode = agent.workspace.mode
+        if task.workspace is None or mode not in ("ro", "rw") or not task.workspace.is_dir():
+            return ()
+        return git_mounts(task.workspace, "rw" if mode == "rw" else "ro", self._may_read)
+
+    def git_places(self, plan: Plan) -> dict[str, tuple[int, int]]:
+        """Every .git in a workspace that the agent may write to. Blocks."""
+        workspace = plan.task.workspace
+        if workspace is None or plan.agent.workspace.mode != "rw":
+            return {}
+        return git_places(workspace)
+
+    def warn_of_git(self, plan: Plan, before: dict[str, tuple[int, int]], record: Record) -> None:
+        """Tell of every .git that the agent made: git would run what it says. Blocks."""
+        workspace = plan.task.workspace
+        if workspace is None or plan.agent.workspace.mode != "rw":
+            return
+        for path in new_git_dirs(workspace, before):
+            record.note(
+                "warning",
+                f"the agent made {path} in {workspace}; remove it, or look "
+                "through it before you run git there: git would run what it says",
+            )
+
+    async def bring(self, plan: Plan, container: Container, record: Record) -> Snapshot:
+        """The workspace into the container; in a session, once."""
+        workspace = plan.task.workspace
+        assert workspace is not None  # noqa: S101 who has none is not asked
+        root = self._policy.directory(workspace)
+        known = self._snapshots.get(container.name)
+        if known is not None and known.root == root:
+            return known
+        snapshot = await copy_in(
+            container,
+            root,
+            gitignore=plan.agent.workspace.gitignore,
+            limit_bytes=plan.agent.resources.disk_mb * MIB,
+            allowed=self._may_read,
+        )
+        if plan.agent.session.keep:
+            self._snapshots[container.name] = snapshot
+        size = snapshot.bytes / MIB
+        record.note(
+            "workspace",
+            f"a copy of {root}: {snapshot.count} files, {size:.1f} MiB",
+            files=snapshot.count,
+            bytes=snapshot.bytes,
+        )
+        for warning in snapshot.warnings:
+            record.note("warning", warning)
+        return snapshot
+
+    async def hand_back(
+        self, plan: Plan, container: Container, snapshot: Snapshot, record: Record
+    ) -> Handed:
+        """What the agent changed; every process inside is ended for it."""
+        folder = self._of(plan.task.run_id)
+        limit = plan.agent.resources.disk_mb * MIB
+        changes = await collect(container, snapshot, folder, limit_bytes=limit)
+        files = changes.files
+        record.note("workspace", f"{len(files)} files changed", files=len(files))
+        for warning in changes.warnings:
+            record.note("warning", warning)
+        if not changes.changes:
+            await anyio.to_thread.run_sync(shutil.rmtree, folder)
+            return Handed(changes, "")
+        return Handed(changes, await anyio.to_thread.run_sync(self._short_patch, changes))
+
+    def changes(self, run_id: str) -> Changes:
+        """What a run changed; ApplyRefused if nothing is kept of it. Blocks."""
+        return load_changes(self._of(run_id))
+
+    def patch(self, run_id: str) -> bytes:
+        """All of it, as `git apply` takes it; ApplyRefused if there is none. Blocks."""
+        path = self.changes(run_id).patch_path
+        if path is None:
+            raise ApplyRefused(f"there is no patch of run {run_id}, but its files are kept")
+        return path.read_bytes()
+
+    def apply(
+        self, run_id: str, *, to: Path | None = None, dry_run: bool, allow_links: bool = False
+    ) -> Applied:
+        """Do to the workspace what the agent did to its copy. Blocks."""
+        changes = self.changes(run_id)
+        root = self._policy.directory(to or changes.root, read_only=dry_run)
+        return apply(changes, root, dry_run=dry_run, allow_links=allow_links)
+
+    def remove(self, run_id: str) -> None:
+        shutil.rmtree(self._of(run_id), ignore_errors=True)
+
+    def _short_patch(self, changes: Changes) -> str:
+        path = changes.patch_path
+        if path is None or (changes.patch_bytes or 0) > PATCH_CHARS:
+            return ""
+        return path.read_text(errors="replace")
+
+    def _of(self, run_id: str) -> Path:
+        if not run_id.isalnum():
+            raise ApplyRefused(f"{run_id!r} is no run; `orchestrator runs` lists them")
+        return self._folder / run_id
+
+    def _may_read(self, path: Path) -> bool:
+        try:
+            self._policy.directory(path)
+        except CallerError:
+            return False
+        return True

@@ -1,0 +1,73 @@
+"""Runs inside a container, as the agent would: counts the bytes that a directory takes up.
+
+One file, standard library only; exhaustion.py hands its text to the container's python3. It answers
+with one JSON object. Files that were removed and are still open count too: they take up room.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+BLOCK = 512
+
+NICE = 19
+"""After everybody else."""
+
+
+def count(root: str, limit: int) -> dict[str, int]:
+    """Bytes on the file system of `root`; no more is looked at once they are over the limit."""
+    device = os.lstat(root).st_dev
+    seen: set[int] = set()
+    used = hidden = 0
+    for found in chain(_below(root, device), _removed(device)):
+        if found is None:
+            hidden += 1
+        elif found.st_nlink == 1 or found.st_ino not in seen:
+            used += found.st_blocks * BLOCK
+            if found.st_nlink != 1:  # it may be met again, by another name
+                seen.add(found.st_ino)
+        if used > limit:
+            break
+    space = os.statvfs(root)
+    return {"used": used, "hidden": hidden, "free": space.f_bavail * space.f_frsize}
+
+
+def _below(root: str, device: int) -> Iterator[os.stat_result | None]:
+    """What is in a directory; None for each one that cannot be looked into."""
+    folders = [root]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    found = entry.stat(follow_symlinks=False)
+                    if found.st_dev != device:
+                        continue
+                    yield found
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        except FileNotFoundError:
+            pass  # gone in between
+        except OSError:
+            yield None
+
+
+def _removed(device: int) -> Iterator[os.stat_result]:
+    """Files without a name that some process has open."""
+    for process in Path("/proc").iterdir():
+        try:
+            for opened in (process / "fd").iterdir():
+                found = opened.stat()
+                if found.st_dev == device and found.st_nlink == 0:
+                    yield found
+        except OSError:
+            pass  # gone in between, no process, or the warden
+
+
+if __name__ == "__main__":
+    os.nice(NICE)
+    print(json.dumps(count(sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,46 @@
+"""So many events a second are kept, and of the rest how many there were."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from orchestrator.domain.events import EventKind
+
+OUTSIDE: frozenset[EventKind] = frozenset(
+    ("model_request", "egress", "egress_denied", "secret_used")
+)
+"""What the gateway saw. It is counted by itself: chatter must not hide it."""
+
+ALWAYS: frozenset[EventKind] = frozenset(("starting", "started", "workspace", "ended"))
+"""What only we can say, and seldom do."""
+
+
+class Flood:
+    """Counts a run's events, second by second."""
+
+    def __init__(self, per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._second = 0
+        self._counts = {True: 0, False: 0}
+        self._dropped = 0
+
+    def keeps(self, kind: EventKind) -> bool:
+        """Whether this one is to be kept."""
+        if kind in ALWAYS:
+            return True
+        outside = kind in OUTSIDE
+        self._counts[outside] += 1
+        kept = self._counts[outside] <= self._per_second
+        self._dropped += not kept
+        return kept
+
+    def dropped(self, kind: EventKind) -> int:
+        """How many were dropped in a second that is over, or at the end; told once."""
+        second = int(self._clock())
+        if second == self._second and kind != "ended":
+            return 0
+        self._second, self._counts = second, {True: 0, False: 0}
+        dropped, self._dropped = self._dropped, 0
+        return dropped

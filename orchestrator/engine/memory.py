@@ -1,0 +1,144 @@
+"""memory.md beside agent.md: what a session agent remembers, whichever session it is in.
+
+It is part of the prompt and a file that the agent can read. Where agent.md says `memory: rw`, what
+the agent made of the file is written back, unless somebody else has changed it in the meantime;
+then it is put aside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import anyio
+
+from orchestrator.containers.runtime import Container
+from orchestrator.domain import Frozen
+from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import HOME, File, Launch
+from orchestrator.engine.record import Record
+from orchestrator.errors import OrchestratorError
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "memory.md"
+INSIDE = f"{HOME}/memory.md"
+
+MAX_BYTES = 64 * 1024
+"""Of memory.md: all of it is in the prompt of every call."""
+
+TAKE_BACK_SECONDS = 10.0
+
+
+class MemoryText(Frozen):
+    """What memory.md said when the call began."""
+
+    agent: str = ""
+    mode: str = "none"
+    text: str = ""
+
+    @property
+    def briefing(self) -> str:
+        """What the agent is told; "" if there is nothing to tell."""
+        if self.mode == "none":
+            return ""
+        may = "; what you change in it will be kept" if self.mode == "rw" else ""
+        return f"Your memory, as in {INSIDE}{may}:\n\n{self.text.strip() or '(nothing yet)'}"
+
+
+class Memory:
+    """Reads memory.md, and writes it back."""
+
+    def __init__(self, agents_dir: Path, aside: Path) -> None:
+        self._agents_dir = agents_dir
+        self._aside = aside
+
+    def read(self, agent: AgentSpec) -> MemoryText:
+        """What there is to remember; nothing, for an agent without sessions."""
+        if not agent.session.keep or agent.memory == "none":
+            return MemoryText()
+        data = _read(self._path(agent.name))
+        if data is None and agent.memory == "ro":
+            return MemoryText()
+        text = (data or b"").decode(errors="replace")
+        return MemoryText(agent=agent.name, mode=agent.memory, text=text)
+
+    async def place(self, container: Container, memory: MemoryText) -> None:
+        """Put it where the agent finds it."""
+        if memory.mode == "none":
+            return
+        file = File(path=INSIDE, content=memory.text.encode(), mode=0o600)
+        await container.run(Launch(argv=("true",), files=(file,)))
+
+    async def take_back(self, container: Container, memory: MemoryText, record: Record) -> None:
+        """Keep what the agent made of it. Raises nothing; it is bounded, cancelled or not."""
+        if memory.mode != "rw" or container.wire.ended is not None:
+            return
+        with anyio.move_on_after(TAKE_BACK_SECONDS, shield=True):
+            try:
+                argv = ("head", "-c", str(MAX_BYTES + 1), INSIDE)
+                done = await container.run(Launch(argv=argv))
+            except OrchestratorError as exc:
+                record.note("warning", f"the agent's memory could not be read: {exc}")
+                return
+            if done.code == 0:
+                self._keep(memory, done.stdout, record)
+
+    def _keep(self, memory: MemoryText, data: bytes, record: Record) -> None:
+        try:
+            text = record.clean(data.decode())
+        except UnicodeDecodeError:
+            record.note("warning", f"what the agent left in {INSIDE} is not text; it is not kept")
+            return
+        if text == memory.text:
+            return
+        if len(data) > MAX_BYTES:
+            record.note("warning", f"{INSIDE} is longer than {MAX_BYTES // 1024} KiB; not kept")
+            return
+        path = self._path(memory.agent)
+        now = (_read(path) or b"").decode(errors="replace")
+        if now != memory.text:
+            path = self._put_aside(memory.agent, text)
+            record.note("warning", f"{FILE_NAME} has changed meanwhile; the agent's is in {path}")
+            return
+        _replace(path, text.encode())
+        record.note("memory", f"{FILE_NAME} now has {len(text.splitlines())} lines")
+
+    def _put_aside(self, agent: str, text: str) -> Path:
+        self._aside.mkdir(parents=True, exist_ok=True, mode=0o700)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        path = self._aside / f"{agent}-{digest}.md"
+        _replace(path, text.encode())
+        return path
+
+    def _path(self, agent: str) -> Path:
+        return self._agents_dir / agent / FILE_NAME
+
+
+def _read(path: Path) -> bytes | None:
+    """A regular file, not a link to one; None if there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        return file.read(MAX_BYTES)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """All of it or nothing, as whoever owns the folder."""
+    owner = path.parent.stat()
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as file:
+        file.write(data)
+        if os.geteuid() == 0:
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+        os.fchmod(file.fileno(), 0o644)
+    Path(file.name).replace(path)

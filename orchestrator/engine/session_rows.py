@@ -1,0 +1,142 @@
+"""Sessions as the store knows them: which there are, whose they are, how far they have come."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from orchestrator.domain import Frozen
+from orchestrator.engine.store import Store
+
+SessionState = Literal[
+    "running",  # a call is under way
+    "ready",  # the CLI waits for the next one
+    "resting",  # the container runs, the CLI has ended
+    "stopped",  # only its files are there
+]
+
+_SELECT = (
+    "SELECT agent, caller, name, state, owner, conversation, runs, created, used, expires, wanted "
+    "FROM sessions"
+)
+_WHERE = "WHERE agent = ? AND caller = ? AND name = ?"
+
+
+class SessionKey(Frozen):
+    """What tells one session from another."""
+
+    agent: str
+    caller: str
+    name: str = "default"
+
+    @property
+    def text(self) -> str:
+        """The same as one word, for a container's label."""
+        return f"{self.agent}/{self.caller}/{self.name}"
+
+
+class SessionRow(Frozen):
+    """One session."""
+
+    key: SessionKey
+    state: SessionState
+    owner: str
+    """The orchestrator process that has it, or had it last."""
+    conversation: str
+    """What the CLI calls the conversation; empty before the first call."""
+    runs: int
+    created: float
+    used: float
+    expires: float
+    wanted: bool = False
+    """Another orchestrator waits for it."""
+
+
+class SessionRows:
+    """Reads and writes them."""
+
+    def __init__(self, store: Store, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+
+    async def all(self) -> tuple[SessionRow, ...]:
+        rows = await self._store.select(f"{_SELECT} ORDER BY used DESC")
+        return tuple(_row(row) for row in rows)
+
+    async def get(self, key: SessionKey) -> SessionRow | None:
+        rows = await self._store.select(
+            f"{_SELECT} {_WHERE}",
+            *_values(key),
+        )
+        return _row(rows[0]) if rows else None
+
+    async def take(self, key: SessionKey, expire_seconds: float) -> SessionRow:
+        """It is ours now, and in use; made if there was none."""
+        now = time.time()
+        await self._store.write(
+            "INSERT INTO sessions (agent, caller, name, state, owner, conversation, runs, created, "
+            "used, expires) VALUES (?, ?, ?, 'running', ?, '', 0, ?, ?, ?) "
+            "ON CONFLICT (agent, caller, name) DO UPDATE SET state = 'running', "
+            "owner = excluded.owner, used = excluded.used, expires = excluded.expires, wanted = 0",
+            *_values(key),
+            self._owner,
+            now,
+            now,
+            now + expire_seconds,
+        )
+        row = await self.get(key)
+        assert row is not None  # noqa: S101 just written
+        return row
+
+    async def set_conversation(self, key: SessionKey, conversation: str) -> None:
+        await self._update(key, "conversation = ?, runs = 0", conversation)
+
+    async def used(self, key: SessionKey, state: SessionState, expire_seconds: float) -> None:
+        """A call has ended."""
+        now = time.time()
+        await self._update(
+            key,
+            "state = ?, used = ?, expires = ?, runs = runs + 1",
+            state,
+            now,
+            now + expire_seconds,
+        )
+
+    async def set_state(self, key: SessionKey, state: SessionState) -> None:
+        await self._update(key, "state = ?", state)
+
+    async def want(self, key: SessionKey) -> None:
+        """Ask whoever has it to let go of it when it is not in use."""
+        await self._update(key, "wanted = 1")
+
+    async def remove(self, key: SessionKey) -> bool:
+        changed = await self._store.write(f"DELETE FROM sessions {_WHERE}", *_values(key))  # noqa: S608 our own text
+        return changed > 0
+
+    async def _update(self, key: SessionKey, what: str, *values: object) -> None:
+        await self._store.write(
+            f"UPDATE sessions SET {what} {_WHERE}",  # noqa: S608 the same
+            *values,
+            *_values(key),
+        )
+
+
+def _values(key: SessionKey) -> tuple[str, str, str]:
+    return key.agent, key.caller, key.name
+
+
+def _row(row: tuple[str, ...]) -> SessionRow:
+    agent, caller, name, state, owner, conversation, runs, created, used, expires, wanted = row
+    return SessionRow.model_validate(
+        {
+            "key": SessionKey(agent=agent, caller=caller, name=name),
+            "state": state,
+            "owner": owner,
+            "conversation": conversation,
+            "runs": runs,
+            "created": created,
+            "used": used,
+            "expires": expires,
+            "wanted": bool(wanted),
+        }
+    )

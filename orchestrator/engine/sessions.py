@@ -1,0 +1,307 @@
+"""Sessions: a container and a conversation that stay between calls, one call at a time.
+
+While it is in use, and for a while after, the CLI stays alive and the next call is one more line on
+its stdin. Then the CLI goes, later the container stops; the files stay, and with them the
+conversation, which the next call takes up again, in this process or in another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Self
+
+import anyio
+
+from orchestrator.containers.runtime import Container, Runtime
+from orchestrator.domain.agent import Session
+from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.engine.session_rows import SessionKey, SessionRow, SessionRows, SessionState
+from orchestrator.engine.stage import Stage, open_cli
+from orchestrator.errors import NameTaken, OrchestratorError, WireLost
+from orchestrator.gateway.reach import Reach
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+"""How often idle sessions are looked at, and asked for those that others wait for."""
+
+SWEEP_SECONDS = 60.0
+"""How often the store is searched for sessions that have expired."""
+
+TAKE_SECONDS = 60.0
+"""For another orchestrator to let go of a session; one in use is held for longer than that."""
+
+RETRY_SECONDS = 0.2
+
+CLOSE_SECONDS = 30.0
+"""For a CLI and its container to end."""
+
+
+@dataclass(frozen=True)
+class Makings:
+    """What a session's container and CLI are made of, as things are now."""
+
+    spec: ContainerSpec
+    labels: Mapping[str, str]
+    agent_digest: str
+    """Another one, and the container is made anew; its files stay."""
+    cli_digest: str
+    """Another one, and the CLI is started anew; its conversation goes on."""
+    reach: Callable[[], Reach]
+    launch: Callable[[Reach, str, bool], Launch]
+    """With which reach, of which conversation, and whether that is to be taken up again."""
+    history: Callable[[str], str]
+    """Where the CLI keeps a conversation."""
+
+
+@dataclass(frozen=True)
+class SessionUse:
+    """A session that a call has for itself."""
+
+    stage: Stage
+    row: SessionRow
+    conversation: str
+    note: str = ""
+    """What the caller should know: that the conversation of before is gone."""
+
+
+@dataclass
+class _Live:
+    """A session of which this process has the container."""
+
+    key: SessionKey
+    session: Session = field(default_factory=Session)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    container: Container | None = None
+    reach: Reach | None = None
+    stage: Stage | None = None
+    made_of: str = ""
+    cli_digest: str = ""
+    held: AsyncExitStack = field(default_factory=AsyncExitStack)
+    cli: AsyncExitStack = field(default_factory=AsyncExitStack)
+    used: float = 0.0
+    """On this process's clock."""
+
+    @property
+    def is_there(self) -> bool:
+        return self.container is not None and self.container.wire.ended is None
+
+    async def end_cli(self) -> None:
+        self.stage = None
+        cli, self.cli = self.cli, AsyncExitStack()
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            await cli.aclose()
+
+    async def end_container(self) -> None:
+        await self.end_cli()
+        self.container = self.reach = None
+        held, self.held = self.held, AsyncExitStack()
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            await held.aclose()
+
+
+class Sessions:
+    """All sessions of this process. Use it as a context manager."""
+
+    def __init__(self, runtime: Runtime, rows: SessionRows) -> None:
+        self._runtime = runtime
+        self._rows = rows
+        self._live: dict[SessionKey, _Live] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._looking = asyncio.create_task(self._keep_looking())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        with anyio.CancelScope(shield=True):  # each wait inside is bounded
+            for live in tuple(self._live.values()):
+                await self._stop(live)
+
+    @asynccontextmanager
+    async def turn(self, key: SessionKey) -> AsyncIterator[None]:
+        """One call at a time; whoever comes in between waits here, in order."""
+        async with self._live.setdefault(key, _Live(key)).turn:
+            yield
+
+    @asynccontextmanager
+    async def use(
+        self, key: SessionKey, session: Session, makings: Makings
+    ) -> AsyncIterator[SessionUse]:
+        """The session, for the call whose turn it is."""
+        live = self._live[key]
+        live.session = session
+        try:
+            yield await self._ready(live, makings)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._after_use(live)
+
+    async def stop(self, key: SessionKey) -> bool:
+        """Stop a session's container, keeping its files; False if this process has none."""
+        live = self._live.get(key)
+        if live is None or not live.is_there:
+            return False
+        async with live.turn:
+            await self._stop(live)
+        return True
+
+    async def remove(self, key: SessionKey) -> bool:
+        """Remove a session, files and all; NameTaken if another orchestrator has it."""
+        live = self._live.get(key)
+        if live is None:
+            return await self._remove(key)
+        async with live.turn:
+            await self._stop(live)
+            return await self._remove(key)
+
+    async def list(self) -> tuple[SessionRow, ...]:
+        return await self._rows.all()
+
+    # One call
+
+    async def _ready(self, live: _Live, makings: Makings) -> SessionUse:
+        made_of = f"{makings.spec.digest} {makings.agent_digest}"
+        if live.container is not None and (not live.is_there or live.made_of != made_of):
+            await live.end_container()
+        if live.container is None:
+            await self._take(live, makings)
+            live.made_of = made_of
+        row = await self._rows.take(live.key, live.session.expire_seconds)
+        stage, at_rest = live.stage, live.stage is not None and live.stage.conversation.at_rest
+        if stage is not None and at_rest and live.cli_digest == makings.cli_digest:
+            return SessionUse(stage, row, row.conversation)
+        await live.end_cli()
+        use = await self._start_cli(live, makings, row)
+        live.cli_digest = makings.cli_digest
+        return use
+
+    async def _take(self, live: _Live, makings: Makings) -> None:
+        """The container of this session, even if another orchestrator has to let go of it."""
+        deadline = anyio.current_time() + TAKE_SECONDS
+        while True:
+            try:
+                live.container = await live.held.enter_async_context(
+                    self._runtime.keep(live.key.text, makings.spec, labels=makings.labels)
+                )
+                break
+            except NameTaken as exc:
+                if anyio.current_time() > deadline:
+                    raise NameTaken(
+                        f"session {live.key.name!r} of {live.key.agent} is in use by another "
+                        "orchestrator; try again later, or name another session"
+                    ) from exc
+                await self._rows.want(live.key)
+                await anyio.sleep(RETRY_SECONDS)
+        live.reach = makings.reach()
+        live.reach.revoke()
+        await live.reach.offer(live.container)
+
+    async def _start_cli(self, live: _Live, makings: Makings, row: SessionRow) -> SessionUse:
+        """The CLI, with the conversation of before if that can still be found."""
+        assert live.container is not None  # noqa: S101 taken
+        assert live.reach is not None  # noqa: S101 the same
+        known = row.conversation
+        if known and await _exists(live.container, makings.history(known)):
+            try:
+                launch = makings.launch(live.reach, known, True)
+                await self._enter_cli(live, launch)
+            except WireLost as exc:
+                if not live.is_there:
+                    raise
+                log.warning("%s cannot be taken up again: %s", live.key.text, exc)
+            else:
+                assert live.stage is not None  # noqa: S101 entered
+                return SessionUse(live.stage, row, known)
+        fresh = str(uuid.uuid4())
+        await self._enter_cli(live, makings.launch(live.reach, fresh, False))
+        await self._rows.set_conversation(live.key, fresh)
+        assert live.stage is not None  # noqa: S101 entered
+        return SessionUse(live.stage, row, fresh, GONE if known else "")
+
+    async def _enter_cli(self, live: _Live, launch: Launch) -> None:
+        assert live.container is not None  # noqa: S101 taken
+        assert live.reach is not None  # noqa: S101 the same
+        opened = open_cli(live.container, launch, live.reach, initialize=True)
+        live.stage = await live.cli.enter_async_context(opened)
+        live.stage.shared = True
+
+    async def _after_use(self, live: _Live) -> None:
+        if live.reach is not None:
+            live.reach.revoke()  # what the agent left running may not go on at our expense
+        if live.stage is not None and not live.stage.conversation.at_rest:
+            await live.end_cli()
+        live.used = time.monotonic()
+        await self._rows.used(live.key, _state(live), live.session.expire_seconds)
+
+    # Between calls
+
+    async def _keep_looking(self) -> None:
+        swept = 0.0
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            try:
+                for live in tuple(self._live.values()):
+                    await self._look_at(live)
+                if time.monotonic() - swept > SWEEP_SECONDS:
+                    swept = time.monotonic()
+                    await self._sweep()
+            except OrchestratorError as exc:
+                log.warning("sessions cannot be looked after: %s", exc)
+            except Exception:
+                log.exception("sessions cannot be looked after")
+
+    async def _look_at(self, live: _Live) -> None:
+        if live.turn.locked() or live.container is None:
+            return
+        async with live.turn:
+            idle = time.monotonic() - live.used
+            row = await self._rows.get(live.key)
+            if idle > live.session.stop_seconds or not live.is_there or row is None or row.wanted:
+                await self._stop(live)
+            elif live.stage is not None and idle > live.session.idle_seconds:
+                await live.end_cli()
+                await self._rows.set_state(live.key, "resting")
+
+    async def _stop(self, live: _Live) -> None:
+        if live.container is None:
+            return
+        try:
+            await live.end_container()
+        finally:
+            await self._rows.set_state(live.key, "stopped")
+
+    async def _sweep(self) -> None:
+        for row in await self._rows.all():
+            if row.expires < time.time():
+                try:
+                    await self.remove(row.key)
+                except NameTaken:
+                    log.debug("%s has expired, but is in use", row.key.text)
+
+    async def _remove(self, key: SessionKey) -> bool:
+        gone = await self._runtime.forget(key.text)
+        return await self._rows.remove(key) or gone
+
+
+GONE = "the conversation of before is gone with its files; a new one has begun"
+
+
+def _state(live: _Live) -> SessionState:
+    if live.stage is not None:
+        return "ready"
+    return "resting" if live.is_there else "stopped"
+
+
+async def _exists(container: Container, path: str) -> bool:
+    done = await container.run(Launch(argv=("test", "-s", path)))
+    return done.code == 0

@@ -1,0 +1,74 @@
+"""A stage: a container with an agent's CLI in it, and what the two can reach, for a run to play on.
+
+It may be made for one run, wait for one as a spare, or serve one after another in a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import anyio
+
+from orchestrator.containers.runtime import Container
+from orchestrator.domain.container import Launch
+from orchestrator.engine.conversation import CliEnded, Conversation
+from orchestrator.errors import WireLost
+from orchestrator.gateway.reach import Reach
+from orchestrator.wire.host import Process
+
+READY_SECONDS = 120.0
+"""For a CLI to start, on a machine under load."""
+
+
+@dataclass
+class Stage:
+    """Ready to be spoken to."""
+
+    container: Container
+    process: Process
+    conversation: Conversation
+    reach: Reach
+    shared: bool = False
+    """Others use it after this run: what it has used is known when the run ends, not later."""
+
+
+@asynccontextmanager
+async def open_stage(
+    held: AbstractAsyncContextManager[Container], launch: Launch, reach: Reach
+) -> AsyncIterator[Stage]:
+    """A stage in a container of its own; leaving the block leaves nothing of either."""
+    async with held as container:
+        await reach.offer(container)
+        async with open_cli(container, launch, reach) as stage:
+            yield stage
+
+
+@asynccontextmanager
+async def open_cli(
+    container: Container, launch: Launch, reach: Reach, *, initialize: bool = False
+) -> AsyncIterator[Stage]:
+    """The CLI in a container that is there already; leaving the block ends the CLI."""
+    async with container.spawn(launch) as process:
+        conversation = Conversation(process)
+        pump = asyncio.create_task(conversation.pump())
+        try:
+            if initialize:
+                await _initialized(container, conversation)
+            yield Stage(container, process, conversation, reach)
+        finally:
+            reach.revoke()
+            pump.cancel()
+            with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
+                await pump
+
+
+async def _initialized(container: Container, conversation: Conversation) -> None:
+    try:
+        with anyio.fail_after(READY_SECONDS):
+            await conversation.initialize()
+    except (TimeoutError, CliEnded) as exc:
+        said = conversation.last_words() or "no last words"
+        raise WireLost(f"the CLI in {container.name} did not get ready: {said}") from exc

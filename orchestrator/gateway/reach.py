@@ -1,0 +1,58 @@
+"""All that a container can reach through its wire, and for which run."""
+
+from __future__ import annotations
+
+from orchestrator.containers.runtime import Container
+from orchestrator.domain.container import EGRESS_PORT, MODEL_PORT, ROUTES_PORT
+from orchestrator.gateway.egress import EgressAccess
+from orchestrator.gateway.http_server import ByteStream
+from orchestrator.gateway.model import ModelAccess
+from orchestrator.gateway.routes import RouteAccess
+
+
+class Reach:
+    """The services of one container. They are there for the run that they are bound to, and for
+    nobody before, between and after.
+    """
+
+    def __init__(self, model: ModelAccess) -> None:
+        self.model = model
+        """Its token is in the container for good; what it opens is decided here."""
+        self.egress: EgressAccess | None = None
+        self.routes: RouteAccess | None = None
+        model.revoke()
+
+    async def offer(self, container: Container) -> None:
+        """Listen on the container's loopback."""
+        await container.listen(MODEL_PORT, "model", self.model.service)
+        await container.listen(EGRESS_PORT, "egress", self._serve_egress)
+        await container.listen(ROUTES_PORT, "routes", self._serve_routes)
+
+    def bind(self, egress: EgressAccess | None, routes: RouteAccess | None) -> None:
+        """What the run may use besides its model, which is bound by itself."""
+        self.egress, self.routes = egress, routes
+
+    def revoke(self) -> None:
+        """Nothing is to be reached any more."""
+        self.model.revoke()
+        if self.egress is not None:
+            self.egress.revoke()
+        if self.routes is not None:
+            self.routes.revoke()
+
+    @property
+    def denied_hosts(self) -> tuple[str, ...]:
+        """Where the agent wanted to go, and was not let."""
+        return () if self.egress is None else self.egress.denied_hosts
+
+    async def _serve_egress(self, stream: ByteStream) -> None:
+        if self.egress is None:
+            stream.reset()
+        else:
+            await self.egress.service(stream)
+
+    async def _serve_routes(self, stream: ByteStream) -> None:
+        if self.routes is None:
+            stream.reset()
+        else:
+            await self.routes.service(stream)

@@ -1,0 +1,333 @@
+"""AgentSpec -> the values of the secrets that it names, from where the operator keeps them.
+
+An agent.md says what it needs a secret for, and may have come with somebody's repository. Where the
+secret is, who may have it and where it may go is the operator's business: it is said in variables
+and in a file of the operator's own, which nobody else can write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import anyio
+import anyio.to_thread
+import yaml
+from anyio.abc import ByteReceiveStream, Process
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.agent import AgentSpec, Host, Name, Secret
+from orchestrator.errors import OperatorError
+from orchestrator.redaction import MIN_SECRET, Redactor
+from orchestrator.settings import CREDENTIALS, SECRET_PREFIX, Settings, secret_environment
+
+FILE_BYTES = 1024 * 1024
+"""The longest secrets file that is read."""
+
+VALUE_BYTES = 64 * 1024
+"""The longest secret."""
+
+COMMAND_SECONDS = 30.0
+"""For a command to print its secret; it may have to ask somebody's vault."""
+
+REAP_SECONDS = 5.0
+"""After SIGKILL, for a command to be gone."""
+
+STDERR_BYTES = 4096
+"""How much of a command's complaints is read."""
+
+STDERR_CHARS = 300
+"""And how much of them is repeated."""
+
+
+class Entry(Frozen):
+    """Where one secret is kept, and for whom."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """A variable of the orchestrator's environment."""
+    file: Annotated[str, Field(min_length=1)] | None = None
+    """A file that holds nothing else; its path starts from the secrets file's directory."""
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """A program and its arguments, which prints the secret and nothing else."""
+    agents: tuple[Name, ...] | None = None
+    """Who may use it; without it, every agent that names it."""
+    hosts: tuple[Host, ...] | None = None
+    """Where it may be sent, whatever an agent.md says; with it, no agent is given the value."""
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> Self:
+        if sum(place is not None for place in (self.env, self.file, self.command)) != 1:
+            raise ValueError("needs one of env, file and command, and only one")
+        if self.env in CREDENTIALS:
+            raise ValueError(f"{self.env} pays for the model and is nobody else's")
+        return self
+
+
+class SecretStore:
+    """Where the operator keeps secrets. Nothing is read before a run needs it."""
+
+    def __init__(self, file: Path, environ: Mapping[str, str]) -> None:
+        self._file = file
+        self._environ = environ
+
+    def __repr__(self) -> str:
+        return f"SecretStore({str(self._file)!r})"  # the environment is nobody's business
+
+    async def resolve(self, agent: AgentSpec) -> dict[str, SecretStr]:
+        """The values of the agent's secrets by their names; OperatorError if one is not to be had.
+
+        They are looked up anew for each run, so that a changed secret needs no restart.
+        """
+        if not agent.secrets:
+            return {}
+        entries = await anyio.to_thread.run_sync(_read_entries, self._file)
+        found: dict[str, SecretStr] = {}
+        for secret in agent.secrets:
+            entry = entries.get(secret.name)
+            if entry is not None:  # its limits count wherever the value comes from
+                self._check_use(agent, secret, entry)
+            found[secret.name] = await self._value(secret, entry, tuple(found.values()))
+        return found
+
+    def _check_use(self, agent: AgentSpec, secret: Secret, entry: Entry) -> None:
+        if entry.agents is not None and agent.name not in entry.agents:
+            raise OperatorError(
+                f"the secret {secret.name} is not for the agent {agent.name}; whoever runs the "
+                f"orchestrator can add it to agents in {self._file}"
+            )
+        if entry.hosts is None:
+            return
+        elsewhere = sorted(set(secret.hosts) - set(entry.hosts))
+        if secret.expose is not None or elsewhere:
+            wanted = ", ".join(elsewhere) or "the container itself"
+            raise OperatorError(
+                f"the secret {secret.name} may not be sent to {wanted}, as the agent {agent.name} "
+                f"wants it; whoever runs the orchestrator can add to hosts in {self._file}"
+            )
+
+    async def _value(
+        self, secret: Secret, entry: Entry | None, others: tuple[SecretStr, ...]
+    ) -> SecretStr:
+        variable = variable_of(secret.name)
+        text = self._environ.get(variable, "")
+        where = f"the variable {variable}"
+        if not text and entry is not None:
+            where = _described(entry)
+            text = await self._kept(secret.name, entry, others)
+        elif not text:
+            raise OperatorError(
+                f"the secret {secret.name} is not there: {where} is not set, and {self._file} "
+                "does not name it; set the variable or add it to the file"
+            )
+        problem = _unfit(secret, text)
+        if problem:
+            raise OperatorError(f"the secret {secret.name}, from {where}, {problem}")
+        return SecretStr(text)
+
+    async def _kept(self, name: str, entry: Entry, others: tuple[SecretStr, ...]) -> str:
+        """The value, from where the file says."""
+        if entry.env is not None:
+            text = self._environ.get(entry.env, "")
+            if not text:
+                raise OperatorError(
+                    f"the secret {name} is not there: {self._file} says that it is in the variable "
+                    f"{entry.env}, which is not set"
+                )
+            return text
+        if entry.file is not None:
+            return await anyio.to_thread.run_sync(_read_value, name, self._file, entry.file)
+        assert entry.command is not None  # noqa: S101 it has one of the three
+        inherited = {
+            key: value
+            for key, value in self._environ.items()
+            if not key.startswith(SECRET_PREFIX) and key not in CREDENTIALS
+        }
+        known = [other.get_secret_value() for other in others]
+        return await _printed(name, entry.command, inherited, self._file.parent, known)
+
+
+def open_secret_store(settings: Settings, environ: Mapping[str, str] | None = None) -> SecretStore:
+    """Settings -> where secrets are kept."""
+    return SecretStore(settings.secrets_file, secret_environment() if environ is None else environ)
+
+
+def variable_of(name: str) -> str:
+    """The variable that holds a secret by itself."""
+    return SECRET_PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def _read_entries(path: Path) -> dict[str, Entry]:
+    """What the secrets file says; nothing, if there is none."""
+    try:
+        data = _read(path, FILE_BYTES, ours=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as exc:
+        raise OperatorError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+    try:
+        written = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        mark = getattr(exc, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        # Not what the parser says: it quotes what it did not understand.
+        raise OperatorError(f"{path}{line} is not YAML; correct it") from None
+    if written is None:
+        return {}
+    if not isinstance(written, dict):
+        raise OperatorError(f"{path} must be a mapping, such as `GITHUB_TOKEN: {{env: GH_TOKEN}}`")
+    return {str(name): _entry(path, str(name), value) for name, value in written.items()}
+
+
+def _entry(path: Path, name: str, value: Any) -> Entry:
+    if not isinstance(value, dict):
+        raise OperatorError(
+            f"{path}: {name[:64]!r} must say where it is kept, such as {{env: VARIABLE}}, "
+            "{file: PATH} or {command: [PROGRAM, ARGUMENT]}; the secret itself does not belong here"
+        )
+    lists = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+    try:
+        return Entry.model_validate(lists)
+    except ValidationError as exc:
+        first = exc.errors(include_input=False, include_context=False, include_url=False)[0]
+        inside = [str(part) for part in first["loc"] if part in Entry.model_fields]
+        place = ".".join((name[:64], *inside))
+        unknown = first["type"] == "extra_forbidden"
+        known = f"has something else than {', '.join(Entry.model_fields)}"
+        said = known if unknown else first["msg"].removeprefix("Value error, ")
+        raise OperatorError(f"{path}: {place}: {said}") from None
+
+
+def _read(path: Path, most: int, *, ours: bool = False) -> bytes:
+    """A regular file, bounded; if it has to be ours, one that nobody else can write."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(handle, "rb") as file:  # noqa: PTH123 what is looked at must be what is read
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OperatorError(f"{path} is not a file; name one")
+        if ours and status.st_uid not in (os.geteuid(), 0):
+            raise OperatorError(f"{path} belongs to somebody else, so it is not believed; chown it")
+        if ours and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OperatorError(
+                f"{path} can be written by others, so it is not believed; chmod go-w {path}"
+            )
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OperatorError(f"{path} is longer than {most // 1024} KiB; make it shorter")
+    return data
+
+
+def _read_value(name: str, beside: Path, written: str) -> str:
+    path = beside.parent / Path(written).expanduser()
+    try:
+        data = _read(path, VALUE_BYTES)
+    except OSError as exc:
+        raise OperatorError(
+            f"the secret {name} is not there: {path} cannot be read ({exc.strerror or exc})"
+        ) from exc
+    return _decoded(data)
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape").rstrip("\r\n")
+
+
+async def _printed(
+    name: str, argv: tuple[str, ...], env: Mapping[str, str], cwd: Path, known: Iterable[str]
+) -> str:
+    """What a command prints. No shell reads it, and nobody waits for it for ever."""
+    missing = f"the secret {name} is not there: {argv[0]!r}"
+    try:
+        process = await anyio.open_process(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as exc:
+        why = getattr(exc, "strerror", None) or "its arguments cannot be used"
+        raise OperatorError(f"{missing} cannot be started ({why})") from None
+    said = {"stdout": b"", "stderr": b""}
+    try:
+        with anyio.move_on_after(COMMAND_SECONDS) as limit:
+            await _hear(process, said)
+            await process.wait()
+    finally:
+        await _end(process)
+    if len(said["stdout"]) > VALUE_BYTES:
+        raise OperatorError(f"{missing} prints more than {VALUE_BYTES // 1024} KiB")
+    if limit.cancelled_caught:
+        raise OperatorError(
+            f"{missing} was not done after {COMMAND_SECONDS:.0f} s; it can ask nobody anything"
+        )
+    printed = _decoded(said["stdout"])
+    if process.returncode:
+        hidden = Redactor((*known, printed, *printed.split()))
+        complaint = " ".join(hidden.text(said["stderr"].decode(errors="replace")).split())
+        raise OperatorError(
+            f"{missing} failed with code {process.returncode}: "
+            f"{complaint[-STDERR_CHARS:] or 'it did not say why'}"
+        )
+    return printed
+
+
+async def _hear(process: Process, said: dict[str, bytes]) -> None:
+    """All that it prints, up to what a secret may have; of its complaints the beginning."""
+
+    async def complaints(stream: ByteReceiveStream) -> None:
+        async for data in stream:
+            said["stderr"] += data[: STDERR_BYTES - len(said["stderr"])]
+
+    assert process.stdout is not None  # noqa: S101 both are pipes
+    assert process.stderr is not None  # noqa: S101
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(complaints, process.stderr)
+        async for data in process.stdout:
+            said["stdout"] += data
+            if len(said["stdout"]) > VALUE_BYTES:
+                process.kill()
+                tasks.cancel_scope.cancel()
+                return
+
+
+async def _end(process: Process) -> None:
+    """End a command and whatever it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with anyio.move_on_after(REAP_SECONDS, shield=True):
+        await process.aclose()
+
+
+def _described(entry: Entry) -> str:
+    if entry.env is not None:
+        return f"the variable {entry.env}"
+    return entry.file or f"the command {(entry.command or ('',))[0]!r}"
+
+
+def _unfit(secret: Secret, text: str) -> str:
+    """Why a value cannot be used, or an empty text."""
+    if len(text) < MIN_SECRET:
+        return (
+            f"is shorter than {MIN_SECRET} characters, too short to be kept out of records; use a "
+            "longer one"
+        )
+    if len(text) > VALUE_BYTES or "\0" in text:
+        return f"is longer than {VALUE_BYTES // 1024} KiB or holds a NUL; it cannot be used"
+    if secret.hosts and not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", text):
+        return (
+            "holds a character that no HTTP header can carry, such as a line break, or begins or "
+            "ends with a space; copy it again"
+        )
+    return ""

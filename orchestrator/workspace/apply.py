@@ -1,0 +1,210 @@
+"""Changes -> the host's directory: everything is checked first, then all is done or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.result import ChangedFile
+from orchestrator.errors import ApplyRefused
+from orchestrator.workspace.changes import Change, Changes, State, changed_files
+from orchestrator.workspace.pack import shown
+from orchestrator.workspace.paths import FILE, Root, leads_out
+from orchestrator.workspace.work import Work, brings_content
+
+READ_BYTES = 1024 * 1024
+
+NAMED = 10
+"""So many conflicts are named; the others are counted."""
+
+
+class Applied(Frozen):
+    """What was done, or would be."""
+
+    files: tuple[ChangedFile, ...] = ()
+    already: bool = False
+    """The directory was like that before: nothing was done."""
+    dry_run: bool = False
+    kept_folders: tuple[str, ...] = ()
+    """Deleted in the copy, and still here, since something is in them that was not copied."""
+
+
+def apply(
+    changes: Changes, root: Path, *, dry_run: bool = False, allow_links: bool = False
+) -> Applied:
+    """Do to `root` what the agent did to its copy. Blocks.
+
+    ApplyRefused, and nothing is touched, if a path that the agent touched is not what it was when
+    it was copied, or if a new symbolic link leads out of the directory.
+    """
+    if not changes.complete:
+        raise ApplyRefused(
+            f"the changes in {changes.folder} are not complete, so they cannot be applied: "
+            f"{'; '.join(changes.warnings[-1:])}"
+        )
+    try:
+        opened = Root(root)
+    except OSError as exc:
+        raise ApplyRefused(f"{root} cannot be opened: {exc.strerror}") from exc
+    with opened as tree:
+        now = _Now(tree, changes)
+        files = changed_files(changes.changes)
+        if all(now.is_new(change) for change in changes.changes):
+            return Applied(files=files, already=True, dry_run=dry_run)
+        problems = [*now.conflicts(), *([] if allow_links else _links_out(changes))]
+        problems += _missing(changes)
+        if problems:
+            raise ApplyRefused(_refusal(root, problems))
+        kept = now.kept_folders()
+        if not dry_run:
+            Work(tree, changes, frozenset(kept)).run()
+        return Applied(files=files, dry_run=dry_run, kept_folders=kept)
+
+
+def _refusal(root: Path, problems: Sequence[str]) -> str:
+    more = f"\n  and {len(problems) - NAMED} more" if len(problems) > NAMED else ""
+    lines = "".join(f"\n  {problem}" for problem in problems[:NAMED])
+    return f"{root} was left as it is, since the changes do not fit:{lines}{more}"
+
+
+def _links_out(changes: Changes) -> list[str]:
+    return [
+        f"{shown(change.path)} is a new symbolic link that leads out of the directory, to "
+        f"{shown(change.new.target)}; if you want it, allow links"
+        for change in changes.changes
+        if change.new.kind == "symlink" and leads_out(change.path, change.new.target)
+    ]
+
+
+def _missing(changes: Changes) -> list[str]:
+    """Contents that are not where they were kept, or not what they were."""
+    return [
+        f"the new content of {shown(change.path)} is missing or damaged in {changes.folder}"
+        for change in changes.changes
+        if brings_content(change) and not _is_whole(changes, change.new)
+    ]
+
+
+def _is_whole(changes: Changes, state: State) -> bool:
+    try:
+        fd = os.open(changes.object_path(state.sha256), FILE)
+    except OSError:
+        return False
+    try:
+        return _digest(fd) == state.sha256
+    finally:
+        os.close(fd)
+
+
+class _Now:
+    """The directory as it is, against what the changes were made from."""
+
+    def __init__(self, tree: Root, changes: Changes) -> None:
+        self._tree = tree
+        self._changes = {change.path: change for change in changes.changes}
+        self._blocked: dict[str, str] = {}
+        """Paths that cannot be reached without leaving the tree, and why."""
+        self._states = {path: self._look(path) for path in self._changes}
+
+    def is_new(self, change: Change) -> bool:
+        if change.path in self._blocked:
+            return False
+        if change.old.kind == "dir" and change.new.kind == "absent":
+            # What was not copied may keep a directory alive that the agent deleted.
+            return self._states[change.path].kind in ("absent", "dir") and not any(
+                path.startswith(change.path + "/") and self._states[path].kind != "absent"
+                for path in self._changes
+                if self._changes[path].new.kind == "absent"
+                and self._changes[path].old.kind != "dir"
+            )
+        return self._states[change.path] == change.new
+
+    def conflicts(self) -> list[str]:
+        problems = []
+        for path, change in self._changes.items():
+            state = self._states[path]
+            if path in self._blocked:
+                problems.append(f"{shown(path)}: {self._blocked[path]}")
+            elif state != change.old and not (
+                state.kind == "dir" and (change.old.kind, change.new.kind) == ("absent", "dir")
+            ):
+                problems.append(f"{shown(path)} {_difference(change.old, state)}")
+            elif change.old.kind == "dir" and change.new.kind in ("file", "symlink"):
+                if self._extra(path):
+                    problems.append(f"{shown(path)} holds something that was not copied")
+        return problems
+
+    def kept_folders(self) -> tuple[str, ...]:
+        """Directories that the agent deleted and that cannot go, the deepest first."""
+        kept: set[str] = set()
+        for path, change in sorted(self._changes.items(), reverse=True):
+            if change.old.kind == "dir" and change.new.kind == "absent":
+                if self._extra(path) or any(each.startswith(path + "/") for each in kept):
+                    kept.add(path)
+        return tuple(sorted(kept))
+
+    def _extra(self, path: str) -> bool:
+        """Whether a directory holds something that the changes do not take away."""
+        with self._tree.parent(path + "/x") as (folder, _):
+            names = os.listdir(folder)
+        below = (self._changes.get(f"{path}/{name}") for name in names)
+        return any(change is None or change.new.kind != "absent" for change in below)
+
+    def _look(self, path: str) -> State:
+        names = path.split("/")
+        try:
+            with self._tree.parent(path) as (folder, name):
+                return _state(folder, name)
+        except FileNotFoundError:
+            return State()
+        except OSError as exc:
+            above = ["/".join(names[:depth]) for depth in range(1, len(names))]
+            if not any(self._replaced_by_folder(each) for each in above):
+                self._blocked[path] = f"a directory above it is none any more ({exc.strerror})"
+            return State()
+
+    def _replaced_by_folder(self, path: str) -> bool:
+        change = self._changes.get(path)
+        return (
+            change is not None
+            and change.old.kind in ("file", "symlink")
+            and change.new.kind == "dir"
+        )
+
+
+def _state(folder: int, name: str) -> State:
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    kind, mode = stat.S_IFMT(status.st_mode), status.st_mode & 0o777
+    if kind == stat.S_IFDIR:
+        return State(kind="dir", mode=mode)
+    if kind == stat.S_IFLNK:
+        target = os.readlink(name, dir_fd=folder).encode(errors="replace").decode()
+        return State(kind="symlink", mode=0o777, target=target)
+    if kind != stat.S_IFREG:
+        return State(kind="file", target="special")  # like nothing that is ever copied
+    fd = os.open(name, FILE, dir_fd=folder)
+    try:
+        return State(kind="file", mode=mode, size=status.st_size, sha256=_digest(fd))
+    finally:
+        os.close(fd)
+
+
+def _digest(fd: int) -> str:
+    sha = hashlib.sha256()
+    while data := os.read(fd, READ_BYTES):
+        sha.update(data)
+    return sha.hexdigest()
+
+
+def _difference(old: State, now: State) -> str:
+    if old.kind == "absent":
+        return "is there by now, and was not when the workspace was copied"
+    if now.kind == "absent":
+        return "is gone since the workspace was copied"
+    if old.kind == now.kind and old.model_copy(update={"mode": now.mode}) == now:
+        return f"has mode {now.mode:o} by now; it was {old.mode:o} when it was copied"
+    return "has changed since the workspace was copied"

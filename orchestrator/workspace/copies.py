@@ -1,0 +1,176 @@
+"""A workspace into a container, and what became of it out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from orchestrator.domain.container import MIB, WORKSPACE, Launch
+from orchestrator.errors import CopyFailed
+from orchestrator.workspace.box import Box, Chunks, Odd, Reader, nothing, program, talk
+from orchestrator.workspace.changes import OBJECTS, Changes, make_folder, save_changes
+from orchestrator.workspace.git_dir import Allowed
+from orchestrator.workspace.listing import MAX_CHANGES, Listing
+from orchestrator.workspace.objects import Objects
+from orchestrator.workspace.pack import BATCH, record, sentences
+from orchestrator.workspace.patch import make_patch
+from orchestrator.workspace.tree import Snapshot, TreeCopy, nowhere
+
+COPY_SECONDS = 600.0
+"""For a workspace to be copied into its container."""
+
+KILL_SECONDS = 10.0
+"""For the agent's processes to end before the copy is looked at."""
+
+COMPARE_SECONDS = 120.0
+FETCH_SECONDS = 300.0
+"""For what changed to be found, and to be read."""
+
+
+async def copy_in(
+    box: Box,
+    root: Path,
+    *,
+    gitignore: bool = False,
+    limit_bytes: int = 2048 * MIB,
+    allowed: Allowed = nowhere,
+    target: str = WORKSPACE,
+) -> Snapshot:
+    """Make `target` inside a copy of `root`, whatever was there before.
+
+    `allowed` says which directories outside may be read for git's sake: of a linked worktree, a
+    submodule, or an alternate. CopyRefused if the directory is too large or cannot be read,
+    CopyFailed if the container does not take it.
+    """
+    tree = TreeCopy(root, gitignore=gitignore, limit_bytes=limit_bytes, allowed=allowed)
+    try:
+        with anyio.fail_after(COPY_SECONDS):
+            await talk(box, program("unpack", target), tree.chunks(), nothing)
+    except TimeoutError as exc:
+        raise CopyFailed(
+            f"{root} was not copied within {COPY_SECONDS:.0f} s; name a smaller directory"
+        ) from exc
+    return tree.snapshot()
+
+
+async def collect(
+    box: Box,
+    snapshot: Snapshot,
+    folder: Path,
+    *,
+    limit_bytes: int = 2048 * MIB,
+    at_work: bool = False,
+    target: str = WORKSPACE,
+) -> Changes:
+    """What is different in the copy, kept in `folder`; first every process inside is killed.
+
+    With `at_work` they are left alone, what they are writing may be half written, and there is no
+    patch. CopyFailed if the container does not answer as it should; what it answers too much of,
+    or nonsense, is left out with a warning, and the changes are not complete.
+    """
+    if not at_work:
+        with anyio.move_on_after(KILL_SECONDS) as limit:
+            await box.kill_all()
+        if limit.cancelled_caught:
+            raise CopyFailed("the agent's processes did not end, so its copy cannot be trusted")
+    await anyio.to_thread.run_sync(make_folder, folder)
+    changes = await _collected(box, snapshot, folder, limit_bytes, target, mend=not at_work)
+    if not at_work and changes.complete and changes.changes:
+        changes = await make_patch(box, changes, target)
+    await anyio.to_thread.run_sync(save_changes, changes)
+    return changes
+
+
+async def _collected(
+    box: Box, snapshot: Snapshot, folder: Path, limit_bytes: int, target: str, *, mend: bool
+) -> Changes:
+    mending = "mend" if mend else ""
+    listing = Listing(snapshot)
+    contents = _Contents(listing, Objects(folder / OBJECTS), limit_bytes)
+    try:
+        await _listed(box, listing, program("compare", target, str(MAX_CHANGES), mending))
+        with anyio.fail_after(FETCH_SECONDS):
+            fetch = program("fetch", target, "0", mending)
+            await talk(box, fetch, _batches(contents.wanted()), contents.read)
+        problem = f"more than {MAX_CHANGES:,} things are new" if listing.too_many else ""
+    except Odd as exc:
+        problem = str(exc)
+    except TimeoutError:
+        problem = "reading them took too long"
+    await contents.objects.flush()
+    warnings = sentences(listing.left_out, "the changes")
+    if problem:
+        warnings += (f"not all changes could be kept, so they cannot be applied: {problem}",)
+    return Changes(
+        root=snapshot.root,
+        changes=tuple(listing.changes(contents.known)),
+        warnings=warnings,
+        complete=not problem,
+        folder=folder,
+    )
+
+
+async def _listed(box: Box, listing: Listing, compare: Launch) -> None:
+    async def read(reader: Reader) -> None:
+        while listing.add(await reader.record()):
+            pass
+
+    try:
+        with anyio.fail_after(COMPARE_SECONDS):
+            await talk(box, compare, _batches(listing.snapshot.records()), read)
+        listing.check()
+    except (Odd, TimeoutError):
+        listing.clear()  # half a tree, or an impossible one, is of no use to anybody
+        raise
+
+
+class _Contents:
+    """The files of a listing, one after another, up to a limit."""
+
+    def __init__(self, listing: Listing, objects: Objects, limit_bytes: int) -> None:
+        self.known: dict[str, tuple[str, int]] = {}
+        """Path -> sha256 and size."""
+        self.objects = objects
+        self._listing = listing
+        self._limit = limit_bytes
+
+    def wanted(self) -> Iterator[bytes]:
+        for path, found in self._listing.found.items():
+            if found.kind == "file" and found.fetched:
+                yield record("file", path)
+        yield record("end", "")
+
+    async def read(self, reader: Reader) -> None:
+        left = self._limit
+        while True:
+            kind, path, *_ = await reader.record()
+            found = self._listing.found.get(str(path))
+            if kind == "end":
+                return
+            if found is None or not found.fetched or found.kind != "file" or path in self.known:
+                raise Odd("a file came that nobody asked for")
+            if kind == "skip":
+                self._listing.left_out["could not be read"].append(str(path))
+                continue
+            while piece := await reader.piece():
+                left -= len(piece)
+                if left < 0:
+                    raise Odd(
+                        f"they are larger than {self._limit // MIB} MiB; raise resources.disk_mb"
+                    )
+                await self.objects.write(piece)
+            self.known[str(path)] = await self.objects.finish()
+
+
+def _batches(records: Iterator[bytes]) -> Chunks:
+    """Many small records as a few larger pieces."""
+    buffer = bytearray()
+    for each in records:
+        buffer += each
+        if len(buffer) >= BATCH:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)

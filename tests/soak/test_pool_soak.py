@@ -1,0 +1,58 @@
+"""1,000 claims and returns on the real engine, with faults. SOAK_CLAIMS, SOAK_SEED, SOAK_RESTART.
+
+With SOAK_RESTART=1, SOAK_RESTART_COMMAND (such as `systemctl restart docker`) is a fault as well.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from orchestrator.containers.docker_runtime import DockerRuntime
+from tests.engine.pool_storm import Storm
+from tests.engine.test_pool import docker_stage
+
+CLAIMS = int(os.environ.get("SOAK_CLAIMS", "1000"))
+SEED = int(os.environ.get("SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+RESTART = os.environ.get("SOAK_RESTART") == "1"
+RESTART_COMMAND = shlex.split(os.environ.get("SOAK_RESTART_COMMAND", "systemctl restart docker"))
+
+STORM_SECONDS = 3600
+RESTART_SECONDS = 120
+
+pytestmark = pytest.mark.timeout(0)
+
+
+async def restart() -> None:
+    run = partial(subprocess.run, RESTART_COMMAND, check=True, timeout=RESTART_SECONDS)
+    await anyio.to_thread.run_sync(run)
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_a_thousand_claims_with_faults_leave_no_leak_and_reuse_nothing(
+    runtime: DockerRuntime, image: str
+) -> None:
+    descriptors = _descriptors()
+    storm = Storm(docker_stage(runtime, image), SEED, restart if RESTART else None)
+    try:
+        with anyio.fail_after(STORM_SECONDS):
+            began = anyio.current_time()
+            state = await storm.blow(CLAIMS)
+    except BaseException as exc:
+        exc.add_note(f"to see it again: SOAK_SEED={SEED}")
+        raise
+    seconds = anyio.current_time() - began
+    print(f"\n{CLAIMS} claims in {seconds:.0f} s: {state.model_dump()}")
+    print(f"{storm.refused} refused, {storm.lost} lost to a kill while in use")
+    assert _descriptors() <= descriptors + 2

@@ -1,0 +1,201 @@
+"""Changes onto the host's directory: all or nothing. The copies here are made without an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from orchestrator.errors import ApplyRefused, CopyFailed
+from orchestrator.workspace.apply import Applied, apply
+from orchestrator.workspace.changes import Changes
+from orchestrator.workspace.copies import collect, copy_in
+from tests.workspace.trees import PATIENCE, LocalBox, make, tree
+
+FILES: dict[str, str | bytes] = {
+    "a.txt": "a\n",
+    "b.txt": "b\n",
+    "dir/c.txt": "c\n",
+    "dir/deep/d.txt": "d\n",
+    "gone/e.txt": "e\n",
+}
+
+
+async def changed(root: Path, copy: Path, work: Callable[[Path], None], **options: bool) -> Changes:
+    """The changes of an agent that does this to its copy."""
+    with anyio.fail_after(PATIENCE):
+        snapshot = await copy_in(LocalBox(), root, target=str(copy), **options)
+        work(copy)
+        return await collect(LocalBox(), snapshot, root.parent / "kept", target=str(copy))
+
+
+def everything(copy: Path) -> None:
+    (copy / "a.txt").write_text("changed\n")
+    (copy / "b.txt").chmod(0o700)
+    (copy / "dir/c.txt").rename(copy / "dir/moved.txt")
+    (copy / "gone/e.txt").unlink()
+    (copy / "gone").rmdir()
+    make(copy, {"new/deep/file": "new\n", "new/empty/": ""})
+    (copy / "link").symlink_to("dir/moved.txt")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make(tmp_path / "project", FILES)
+
+
+async def test_a_dry_run_says_what_would_be_done_and_touches_nothing(
+    root: Path, copy: Path
+) -> None:
+    changes = await changed(root, copy, everything)
+    before = tree(root)
+    assert apply(changes, root, dry_run=True) == Applied(files=changes.files, dry_run=True)
+    assert tree(root) == before
+    apply(changes, root)
+    assert tree(root) == tree(copy)
+
+
+def edit(root: Path) -> None:
+    (root / "a.txt").write_text("the user's\n")
+
+
+def set_mode(root: Path) -> None:
+    (root / "b.txt").chmod(0o600)
+
+
+def remove(root: Path) -> None:
+    (root / "dir/c.txt").unlink()
+
+
+def create(root: Path) -> None:
+    (root / "link").write_text("there already")
+
+
+def replace_by_link(root: Path) -> None:
+    (root / "gone/e.txt").unlink()
+    (root / "gone/e.txt").symlink_to("/etc/passwd")
+
+
+def replace_by_pipe(root: Path) -> None:
+    (root / "a.txt").unlink()
+    os.mkfifo(root / "a.txt")
+
+
+def make_parent_a_link(root: Path) -> None:
+    (root / "dir").rename(root.parent / "elsewhere")
+    (root / "dir").symlink_to(root.parent / "elsewhere")
+
+
+def put_link_for_new_parent(root: Path) -> None:
+    (root / "new").symlink_to(root.parent)
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        edit,
+        set_mode,
+        remove,
+        create,
+        replace_by_link,
+        replace_by_pipe,
+        make_parent_a_link,
+        put_link_for_new_parent,
+    ],
+)
+async def test_a_directory_that_has_moved_on_is_left_alone(
+    root: Path, copy: Path, meanwhile: Callable[[Path], None]
+) -> None:
+    changes = await changed(root, copy, everything)
+    meanwhile(root)
+    before = {name: os.lstat(root / name) for name in os.listdir(root)}
+    with pytest.raises(ApplyRefused, match="was left as it is"):
+        apply(changes, root)
+    assert {name: os.lstat(root / name) for name in os.listdir(root)} == before
+
+
+@pytest.mark.parametrize("step", ["rename", "rmdir", "mkdir", "fchmod"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+async def test_a_step_that_fails_takes_all_steps_before_it_back(
+    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, step: str, nth: int
+) -> None:
+    changes = await changed(root, copy, everything)
+    before, real = tree(root), getattr(os, step)
+    calls = 0
+
+    def failing(*args: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            raise OSError(28, "No space left on device")
+        return real(*args, **options)
+
+    monkeypatch.setattr(os, step, failing)
+    try:
+        apply(changes, root)
+    except CopyFailed as exc:
+        assert "No space left" in str(exc)  # noqa: PT017 there are fewer steps of some kinds
+    else:
+        before = tree(copy)
+    monkeypatch.undo()
+    assert tree(root) == before
+
+
+async def test_a_directory_that_holds_more_than_was_copied_stays(root: Path, copy: Path) -> None:
+    make(root, {".gitignore": "*.log\n", "gone/run.log": "not copied\n"})
+    changes = await changed(root, copy, everything, gitignore=True)
+    assert apply(changes, root).kept_folders == ("gone",)
+    assert sorted(os.listdir(root / "gone")) == ["run.log"]
+    assert apply(changes, root).already
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "dir/../../outside", "dir/../x"])
+async def test_a_link_that_may_lead_out_needs_a_word(root: Path, copy: Path, target: str) -> None:
+    changes = await changed(root, copy, lambda it: (it / "link").symlink_to(target))
+    with pytest.raises(ApplyRefused, match="leads out of the directory"):
+        apply(changes, root)
+    apply(changes, root, allow_links=True)
+    assert os.readlink(root / "link") == target
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+async def test_what_is_new_belongs_to_whoever_owns_the_directory(root: Path, copy: Path) -> None:
+    for folder, _, names in os.walk(root):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            os.chown(path, 1234, 4321)
+    os.chown(root / "a.txt", 77, 88)
+    changes = await changed(root, copy, everything)
+    apply(changes, root)
+    owners = {
+        str(path.relative_to(root)): (path.lstat().st_uid, path.lstat().st_gid)
+        for path in root.rglob("*")
+    }
+    assert owners.pop("a.txt") == (77, 88)
+    assert set(owners.values()) == {(1234, 4321)}
+
+
+async def test_set_user_id_is_not_taken_over(root: Path, copy: Path) -> None:
+    def work(copy: Path) -> None:
+        make(copy, {"evil": "#!/bin/sh\n"})
+        (copy / "evil").chmod(0o6755)
+
+    apply(await changed(root, copy, work), root)
+    assert (root / "evil").stat().st_mode & 0o7777 == 0o755
+
+
+async def test_a_content_that_was_tampered_with_is_not_applied(root: Path, copy: Path) -> None:
+    changes = await changed(root, copy, everything)
+    for path in (root.parent / "kept/objects").iterdir():
+        path.write_text("tampered")
+    before = tree(root)
+    with pytest.raises(ApplyRefused, match="is missing or damaged"):
+        apply(changes, root)
+    assert tree(root) == before
+
+
+async def test_what_is_kept_is_for_nobody_else(root: Path, copy: Path) -> None:
+    changes = await changed(root, copy, everything)
+    assert changes.folder.stat().st_mode & 0o777 == 0o700
