@@ -21,7 +21,7 @@ from orchestrator.domain.container import ContainerSpec
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.memory import Memory
 from orchestrator.engine.service import Service
-from orchestrator.engine.session_rows import SessionRows
+from orchestrator.engine.session_rows import SessionRow, SessionRows
 from orchestrator.engine.sessions import Sessions
 from orchestrator.engine.staging import Staging
 from orchestrator.engine.store import Store
@@ -78,6 +78,20 @@ async def open_orchestrator(
         finally:
             await runtime.aclose()
             store.close()
+
+
+async def living_sessions(settings: Settings) -> tuple[SessionRow, ...]:
+    """The sessions of all orchestrators; needs no engine. Whose owner is dead has stopped."""
+    store = Store(settings.state_dir / "runs.sqlite")
+    try:
+        with Owner(settings.state_dir) as owner:
+            rows = await SessionRows(store, owner.id).all()
+            return tuple(
+                row if owner.alive(row.owner) else row.model_copy(update={"state": "stopped"})
+                for row in rows
+            )
+    finally:
+        store.close()
 
 
 def open_copies(settings: Settings) -> Copies:

@@ -18,12 +18,18 @@ MIN_SECRET = 8
 PIECE = 128
 """Longer secrets are looked for piece by piece, so that what is held back of a stream is little."""
 
+BEGINNING = 3
+"""Bytes by which it is decided whether something may begin a secret, before it is looked at."""
+
 MARK = "[secret]"
 
 JSON_ESCAPES = {char: f"\\{letter}" for char, letter in zip('"/\b\f\n\r\t', '"/bfnrt', strict=True)}
 """How JSON writes what it need not write in hex."""
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+ESCAPES = (re.compile(rb"%[0-9A-Fa-f]{2}"), re.compile(rb"\\u[0-9A-Fa-f]{4}"))
+"""A character that is written by its number, be that necessary or not. Two are quicker than one."""
 
 Unit = tuple[bytes, ...]
 """A character of a secret, or a digit of its encoding: each way in which it may be written."""
@@ -37,8 +43,9 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: set[str] = set()
-        self._shapes: tuple[Shape, ...] = ()
         self._pattern: re.Pattern[bytes] | None = None
+        self._anchors: tuple[bytes, ...] = ()
+        self._beginnings: dict[bytes, list[Shape]] = {}
         self._longest = 0
         self.add(secrets)
 
@@ -50,17 +57,23 @@ class Redactor:
         self._secrets |= new
         pieces = {piece for secret in self._secrets for piece in _pieces(secret)}
         longest_first = sorted(pieces, key=lambda piece: (-len(piece), piece))
-        self._shapes = tuple(shape for piece in longest_first for shape in _shapes(piece))
-        self._pattern = re.compile(b"|".join(map(_expression, self._shapes)), re.DOTALL)
-        self._longest = max(sum(max(map(len, unit)) for unit in shape) for shape in self._shapes)
+        shapes = [shape for piece in longest_first for shape in _shapes(piece)]
+        self._pattern = re.compile(b"|".join(map(_expression, shapes)), re.DOTALL)
+        self._anchors = tuple({_anchor(shape) for shape in shapes})
+        self._longest = max(sum(max(map(len, unit)) for unit in shape) for shape in shapes)
+        self._beginnings = {}
+        for shape in shapes:
+            for beginning in _beginnings(shape):
+                self._beginnings.setdefault(beginning, []).append(shape)
 
     def text(self, text: str) -> str:
         """The text, with a mark in the place of each secret."""
-        if self._pattern is None:
-            return text
         data = text.encode("utf-8", "surrogatepass")
-        clean, count = self._pattern.subn(MARK.encode(), data)
-        return clean.decode("utf-8", "replace") if count else text
+        clean, at = [], 0
+        for start, end in self._found(data):
+            clean += [data[at:start], MARK.encode()]
+            at = end
+        return b"".join((*clean, data[at:])).decode("utf-8", "replace") if clean else text
 
     def value(self, value: object) -> object:
         """The same for a JSON value, keys included."""
@@ -83,25 +96,52 @@ class Redactor:
 
     def masked(self, data: bytes, mask: bytes, *, last: bool) -> tuple[bytes, bytes]:
         """What is decided of the data, masked; and the rest, which may begin a secret."""
-        if self._pattern is None:
-            return data, b""
         limit = len(data) if last else self._undecided(data)
         clean, at = [], 0
-        for found in self._pattern.finditer(data):
-            if found.start() >= limit:
+        for start, end in self._found(data):
+            if start >= limit:
                 break
-            clean += [data[at : found.start()], mask * (found.end() - found.start())]
-            at = found.end()
+            clean += [data[at:start], mask * (end - start)]
+            at = end
         limit = max(limit, at)
         return b"".join((*clean, data[at:limit])), data[limit:]
 
     def _undecided(self, data: bytes) -> int:
         """From where on the data may be the beginning of a secret whose end is still to come."""
         for start in range(max(0, len(data) - self._longest + 1), len(data)):
-            tail = data[start:]
-            if any(_may_begin(shape, tail) for shape in self._shapes):
+            shapes = self._beginnings.get(data[start : start + BEGINNING])
+            if shapes and any(_may_begin(shape, data[start:]) for shape in shapes):
                 return start
         return len(data)
+
+    def _found(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Where secrets begin and end."""
+        if self._pattern is not None:
+            for start, end in self._near(data):
+                for found in self._pattern.finditer(data, start, end):
+                    yield found.span()
+
+    def _near(self, data: bytes) -> list[tuple[int, int]]:
+        """The parts of the data in which a secret can be: around what each of them must have.
+
+        The pattern alone would do, at some MB a second; to look for plain bytes is quick.
+        """
+        if b"" in self._anchors:  # one has nothing that it must have
+            return [(0, len(data))]
+        spots = [found.start() for escape in ESCAPES for found in escape.finditer(data)]
+        for anchor in self._anchors:
+            at = data.find(anchor)
+            while at >= 0:
+                spots.append(at)
+                at = data.find(anchor, at + 1)
+        parts: list[tuple[int, int]] = []
+        for spot in sorted(spots):
+            start, end = max(0, spot - self._longest), spot + self._longest
+            if parts and start <= parts[-1][1]:
+                parts[-1] = (parts[-1][0], end)
+            else:
+                parts.append((start, end))
+        return parts
 
 
 class StreamRedactor:
@@ -217,6 +257,25 @@ def _choice(unit: Unit) -> bytes:
     ways = [*longer, *single]
     choice = ways[0] if len(ways) == 1 else b"(?:" + b"|".join(ways) + b")"
     return b"(?:" + choice + b")?" if b"" in unit else choice
+
+
+def _anchor(shape: Shape) -> bytes:
+    """The longest run of bytes that are there whenever the shape is, unless one of ESCAPES is."""
+    best = run = b""
+    for unit in shape:
+        plain = [way for way in unit if not any(escape.match(way) for escape in ESCAPES)]
+        run = run + plain[0] if len(plain) == 1 else b""
+        best = max(best, run, key=len)
+    return best
+
+
+def _beginnings(shape: Shape) -> set[bytes]:
+    """The first bytes of the shape however it is written: of each length up to BEGINNING."""
+    texts = {b""}
+    for unit in shape[: BEGINNING + 1]:  # the first may be nothing
+        longer = {text + way for text in texts if len(text) < BEGINNING for way in unit}
+        texts = longer | {text for text in texts if len(text) >= BEGINNING}
+    return {text[:size] for text in texts for size in range(1, BEGINNING + 1)}
 
 
 def _may_begin(shape: Shape, tail: bytes) -> bool:

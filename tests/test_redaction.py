@@ -50,7 +50,9 @@ def streamed(redactor: Redactor, pieces: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("way", WRITTEN)
-@pytest.mark.parametrize("secret", [TOKEN, 'pass/word+"with\\specials" éü😀'])
+@pytest.mark.parametrize(
+    "secret", [TOKEN, 'pass/word+"with\\specials" éü😀', "\\" * 8, "/" * 9, "?>" * 5, "%41" * 4]
+)
 def test_a_secret_is_found_however_it_is_written(way: str, secret: str) -> None:
     redactor = Redactor([secret])
     text = f"before {WRITTEN[way](secret)} after"

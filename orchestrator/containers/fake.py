@@ -124,6 +124,9 @@ class FakeRuntime:
         self._engine.files.pop(name, None)
         return self._engine.containers.pop(name, None) is not None
 
+    async def seccomp_profile(self) -> str | None:
+        return None
+
     async def list(self) -> tuple[ContainerInfo, ...]:
         return tuple(i for i in self._engine.containers.values() if i.state == STATE)
 

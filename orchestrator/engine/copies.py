@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 
 from orchestrator.containers.mounts import MountPolicy
@@ -43,6 +46,11 @@ class Copies:
         self._policy = policy
         self._snapshots: dict[str, Snapshot] = {}
 
+    def check(self, agent: AgentSpec, task: Task) -> None:
+        """MountRefused if the workspace is to be copied and is not for agents. Blocks."""
+        if task.workspace is not None and agent.workspace.mode == "copy":
+            self._policy.directory(task.workspace)
+
     def git_mounts(self, agent: AgentSpec, task: Task) -> tuple[Bind, ...]:
         """What a workspace that is mounted needs besides, for git's sake and for ours. Blocks."""
         mode = agent.workspace.mode
@@ -50,24 +58,25 @@ class Copies:
             return ()
         return git_mounts(task.workspace, "rw" if mode == "rw" else "ro", self._may_read)
 
-    def git_places(self, plan: Plan) -> dict[str, tuple[int, int]]:
-        """Every .git in a workspace that the agent may write to. Blocks."""
+    @asynccontextmanager
+    async def watched_git(self, plan: Plan, record: Record) -> AsyncIterator[None]:
+        """Tell of every .git that an agent makes in a workspace: git would run what it says."""
         workspace = plan.task.workspace
-        if workspace is None or plan.agent.workspace.mode != "rw":
-            return {}
-        return git_places(workspace)
-
-    def warn_of_git(self, plan: Plan, before: dict[str, tuple[int, int]], record: Record) -> None:
-        """Tell of every .git that the agent made: git would run what it says. Blocks."""
-        workspace = plan.task.workspace
-        if workspace is None or plan.agent.workspace.mode != "rw":
+        if workspace is None or plan.agent.workspace.mode != "rw" or not workspace.is_dir():
+            yield
             return
-        for path in new_git_dirs(workspace, before):
-            record.note(
-                "warning",
-                f"the agent made {path} in {workspace}; remove it, or look "
-                "through it before you run git there: git would run what it says",
-            )
+        before = await anyio.to_thread.run_sync(git_places, workspace)
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                made = await anyio.to_thread.run_sync(new_git_dirs, workspace, before)
+            for path in made:
+                record.note(
+                    "warning",
+                    f"the agent made {path} in {workspace}; remove it, or look through it before "
+                    "you run git there: git would run what it says",
+                )
 
     async def bring(self, plan: Plan, container: Container, record: Record) -> Snapshot:
         """The workspace into the container; in a session, once."""
@@ -86,12 +95,12 @@ class Copies:
         )
         if plan.agent.session.keep:
             self._snapshots[container.name] = snapshot
-        size = snapshot.bytes / MIB
+        size = snapshot.total_bytes / MIB
         record.note(
             "workspace",
-            f"a copy of {root}: {snapshot.count} files, {size:.1f} MiB",
-            files=snapshot.count,
-            bytes=snapshot.bytes,
+            f"a copy of {root}: {snapshot.total_count} files, {size:.1f} MiB",
+            files=snapshot.total_count,
+            bytes=snapshot.total_bytes,
         )
         for warning in snapshot.warnings:
             record.note("warning", warning)

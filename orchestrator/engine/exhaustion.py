@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -54,6 +55,10 @@ COUNTER_BYTES = 8192
 COUNT = Path(__file__).with_name("disk_count.py").read_text()
 
 
+Question = Callable[[Container], Awaitable[dict[str, object]]]
+"""Answers with fields of a Strain."""
+
+
 class Strain(Frozen):
     """What a container has run short of, as far as could be learned."""
 
@@ -95,16 +100,22 @@ class DiskUse(Frozen):
 
 async def ask(container: Container) -> Strain:
     """What the container has run short of. Bounded, and raises nothing."""
-    strain = Strain(oom_kills=int(container.fate.out_of_memory.is_set()))
-    try:
-        with anyio.move_on_after(ASK_SECONDS):
-            strain = await _counted(container, strain)
-            return strain.model_copy(update={"full": await _full_places(container)})
-    except SpawnFailed as exc:
-        return strain.model_copy(update={"no_process": exc.errno == errno.EAGAIN})
-    except OrchestratorError:
-        pass  # the container has ended, which others tell
-    return strain
+    learned: dict[str, object] = {}
+
+    async def learn(question: Question) -> None:
+        try:
+            learned.update(await question(container))
+        except SpawnFailed as exc:
+            learned["no_process"] = exc.errno == errno.EAGAIN
+        except OrchestratorError:
+            pass  # the container has ended, which others tell
+
+    with anyio.move_on_after(ASK_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(learn, _counters)
+            tasks.start_soon(learn, _full_places)
+    told = int(container.fate.out_of_memory.is_set())
+    return Strain.model_validate({"oom_kills": told} | learned)
 
 
 def hits(strain: Strain, spec: ContainerSpec) -> tuple[Hit, ...]:
@@ -172,27 +183,26 @@ async def watch_disk(container: Container, limit_bytes: int, place: str = WORKSP
         await anyio.sleep(max(LOOK_EVERY_SECONDS, took / LOOK_SHARE))
 
 
-async def _counted(container: Container, strain: Strain) -> Strain:
+async def _counters(container: Container) -> dict[str, object]:
     done = await container.run(Launch(argv=("grep", "-sH", "-m", "20", ".", *COUNTERS)))
     said = done.stdout[:COUNTER_BYTES].decode(errors="replace")
     kills = re.findall(r"memory\.(?:events|oom_control):oom_kill (\d{1,18})$", said, re.MULTILINE)
     refused = re.findall(r"pids\.events:max (\d{1,18})$", said, re.MULTILINE)
-    return strain.model_copy(
-        update={
-            "oom_kills": max(strain.oom_kills, *map(int, kills or "0")),
-            "pids_refused": max(map(int, refused or "0")),
-        }
-    )
+    told = int(container.fate.out_of_memory.is_set())
+    return {
+        "oom_kills": max(told, *map(int, kills or "0")),
+        "pids_refused": max(map(int, refused or "0")),
+    }
 
 
-async def _full_places(container: Container) -> tuple[str, ...]:
+async def _full_places(container: Container) -> dict[str, object]:
     spec = container.spec
     writable = [m.target for m in spec.mounts if not (isinstance(m, Bind) and m.read_only)]
     places = (*(t.target for t in spec.tmpfs), *writable)
     done = await container.run(Launch(argv=("stat", "-f", "-c", "%a %S %c %d %n", *places)))
     rows = done.stdout.decode(errors="replace").splitlines()
     full = {row.split(maxsplit=4)[-1] for row in rows if _is_full(row)}
-    return tuple(place for place in places if place in full)
+    return {"full": tuple(place for place in places if place in full)}
 
 
 def _is_full(row: str) -> bool:

@@ -116,7 +116,7 @@ async def run_plan(
     """
     try:
         work = _Work(plan, record, outcome, copies)
-        async with AsyncExitStack() as held:
+        async with copies.watched_git(plan, record), AsyncExitStack() as held:
             try:
                 with anyio.move_on_after(plan.timeout_seconds) as limit:
                     await work.do(await held.enter_async_context(staged))
@@ -156,9 +156,9 @@ class _Work:
         conversation.bind(record, plan.agent.resources.output_mb * MIB)
         record.note("started", f"{plan.launch.argv[0]} in {stage.container.name}")
         try:
+            await self._copy_in(stage.container)  # while the CLI starts
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_keep_flushing, record)
-                await self._copy_in(stage.container)  # while the CLI starts
                 tasks.start_soon(_keep_time, plan, conversation, record, outcome)
                 if self._snapshot is not None:
                     tasks.start_soon(self._watch_disk, stage, tasks.cancel_scope)

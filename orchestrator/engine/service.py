@@ -6,8 +6,10 @@ import logging
 import secrets as random
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import anyio
+import anyio.to_thread
 
 from orchestrator.access import check_caller
 from orchestrator.catalog import AgentsDir
@@ -20,8 +22,9 @@ from orchestrator.engine.run import Outcome, conclude, run_plan
 from orchestrator.engine.sessions import Sessions
 from orchestrator.engine.staging import Prepared, Staging
 from orchestrator.engine.store import Store
-from orchestrator.errors import CallerError, SessionRefused, StoreFailed
+from orchestrator.errors import CallerError, RunNotFound, SessionRefused, StoreFailed
 from orchestrator.plan import Plan
+from orchestrator.workspace.apply import Applied
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +68,8 @@ class Service:
         agent = self._agent(task)
         check_caller(agent, task.caller)
         task = _in_session(agent, task)
-        record = Record(task.run_id, self.store, listeners, self._secrets)
+        fastest = agent.resources.events_per_second
+        record = Record(task.run_id, self.store, listeners, self._secrets, fastest)
         prepared = await self._staging.prepare(agent, task)
         record.add_secrets(prepared.secrets)
         record.add_secrets(self._staging.variables(prepared))
@@ -90,6 +94,13 @@ class Service:
                 result = await conclude(prepared.plan, record, outcome)
                 await self._finish(result)
         return result
+
+    async def apply(self, run_id: str, caller: str, *, dry_run: bool = False) -> Applied:
+        """Do to a workspace what a run of this caller did to its copy."""
+        record = await self.store.run(run_id)
+        if record is None or record.caller != caller:
+            raise RunNotFound(f"there is no run {run_id!r} of yours")
+        return await anyio.to_thread.run_sync(partial(self.copies.apply, run_id, dry_run=dry_run))
 
     async def _carry_out(self, prepared: Prepared, record: Record, outcome: Outcome) -> None:
         turns = self._agent_turns[prepared.agent.name]

@@ -11,10 +11,10 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeVar
 
 import anyio
 
@@ -27,6 +27,8 @@ from orchestrator.errors import NameTaken, OrchestratorError, WireLost
 from orchestrator.gateway.reach import Reach
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
 """How often idle sessions are looked at, and asked for those that others wait for."""
@@ -155,14 +157,24 @@ class Sessions:
             await self._stop(live)
         return True
 
+    async def let_go(self, key: SessionKey) -> bool:
+        """Have whoever has a session stop it; False if nobody has. NameTaken if it is in use."""
+        if await self.stop(key):
+            return True
+        row = await self._rows.get(key)
+        if row is None or row.state == "stopped":
+            return False
+        await self._rows.want(key)
+        await self._until_free(key, self._stopped)
+        return True
+
     async def remove(self, key: SessionKey) -> bool:
-        """Remove a session, files and all; NameTaken if another orchestrator has it."""
-        live = self._live.get(key)
-        if live is None:
-            return await self._remove(key)
+        """Remove a session, files and all; NameTaken if it is in use and stays so."""
+        live = self._live.setdefault(key, _Live(key))
         async with live.turn:
             await self._stop(live)
-            return await self._remove(key)
+            gone = await self._until_free(key, self._runtime.forget)
+            return await self._rows.remove(key) or gone
 
     async def list(self) -> tuple[SessionRow, ...]:
         return await self._rows.all()
@@ -185,23 +197,34 @@ class Sessions:
         live.cli_digest = makings.cli_digest
         return use
 
-    async def _take(self, live: _Live, makings: Makings) -> None:
-        """The container of this session, even if another orchestrator has to let go of it."""
+    async def _until_free(self, key: SessionKey, act: Callable[[str], Awaitable[T]]) -> T:
+        """Do something that needs the session's container, once another process lets go of it."""
         deadline = anyio.current_time() + TAKE_SECONDS
         while True:
             try:
-                live.container = await live.held.enter_async_context(
-                    self._runtime.keep(live.key.text, makings.spec, labels=makings.labels)
-                )
-                break
+                return await act(key.text)
             except NameTaken as exc:
                 if anyio.current_time() > deadline:
                     raise NameTaken(
-                        f"session {live.key.name!r} of {live.key.agent} is in use by another "
-                        "orchestrator; try again later, or name another session"
+                        f"session {key.text} is in use by another orchestrator; try again later, "
+                        "or name another session"
                     ) from exc
-                await self._rows.want(live.key)
+                await self._rows.want(key)
                 await anyio.sleep(RETRY_SECONDS)
+
+    async def _stopped(self, key: str) -> None:
+        """NameTaken while somebody has the session's container."""
+        if any(info.key == key and info.status == "running" for info in await self._runtime.list()):
+            raise NameTaken(f"{key} is running")
+
+    async def _take(self, live: _Live, makings: Makings) -> None:
+        """The container of this session, even if another orchestrator has to let go of it."""
+
+        async def enter(key: str) -> Container:
+            kept = self._runtime.keep(key, makings.spec, labels=makings.labels)
+            return await live.held.enter_async_context(kept)
+
+        live.container = await self._until_free(live.key, enter)
         live.reach = makings.reach()
         live.reach.revoke()
         await live.reach.offer(live.container)
@@ -284,13 +307,11 @@ class Sessions:
         for row in await self._rows.all():
             if row.expires < time.time():
                 try:
-                    await self.remove(row.key)
+                    await self._runtime.forget(row.key.text)
                 except NameTaken:
                     log.debug("%s has expired, but is in use", row.key.text)
-
-    async def _remove(self, key: SessionKey) -> bool:
-        gone = await self._runtime.forget(key.text)
-        return await self._rows.remove(key) or gone
+                else:
+                    await self._rows.remove(row.key)
 
 
 GONE = "the conversation of before is gone with its files; a new one has begun"

@@ -22,8 +22,9 @@ MEMINFO = Path("/proc/meminfo")
 MEMINFO_BYTES = 64 * 1024
 """What is read of it: some two kilobytes, on any machine."""
 
-PATIENCE_SECONDS = 10.0
-"""How long a refill stands back for runs that start: a busy day must not leave shelves empty."""
+PATIENCE_SECONDS = 2.0
+"""How long a refill stands back for runs that start: on a busy day there is always one, and then
+every next run would start cold as well."""
 
 S = TypeVar("S", bound=Spare)
 Maker = Callable[[], AbstractAsyncContextManager[S]]

@@ -97,6 +97,7 @@ class Staging:
 
     async def prepare(self, agent: AgentSpec, task: Task, *, really: bool = True) -> Prepared:
         """What a run needs; not `really`, and no secret is asked for."""
+        self._copies.check(agent, task)
         values = await self._secret_store.resolve(agent) if really else _stand_ins(agent)
         place = Place(
             image=agent.image or await self._image(),

@@ -272,8 +272,9 @@ class Dialer:
         return connection
 
     async def _addresses(self, host: str, port: int) -> Addresses:
-        with suppress(ValueError):
-            return (str(ipaddress.ip_address(host)),)
+        if ":" in host or host[-1:].isdigit():
+            with suppress(ValueError):
+                return (str(ipaddress.ip_address(host)),)
         try:
             with anyio.fail_after(RESOLVE_SECONDS):
                 found = await self._resolve(host, port)

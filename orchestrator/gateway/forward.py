@@ -28,6 +28,9 @@ FIRST_BYTE_SECONDS = 60.0
 IDLE_SECONDS = 300.0
 """Without a byte in either direction."""
 
+MOVED_SECONDS = 1.0
+"""How exactly that is measured: moving a deadline with every piece costs more than the piece."""
+
 ANSWER_SECONDS = 10.0
 """For a client to take a short answer of ours."""
 
@@ -235,6 +238,7 @@ class _Exchange:
         self._gone = False
         self._pending = b""  # for the client
         self._scope: anyio.CancelScope | None = None
+        self._last_moved = -MOVED_SECONDS
 
     async def run(self, request: Outgoing) -> Forwarded:
         first = self._first(request)
@@ -266,8 +270,10 @@ class _Exchange:
         return Forwarded(self._status, whole=False)
 
     def _moved(self) -> None:
-        if self._scope is not None:
-            self._scope.deadline = anyio.current_time() + IDLE_SECONDS
+        now = anyio.current_time()
+        if self._scope is not None and now - self._last_moved > MOVED_SECONDS:
+            self._last_moved = now
+            self._scope.deadline = now + IDLE_SECONDS
 
     # Out
 

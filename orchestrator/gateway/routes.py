@@ -20,11 +20,10 @@ import anyio
 from pydantic import SecretStr
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.agent import Network, Secret
+from orchestrator.domain.agent import Secret
 from orchestrator.domain.container import ROUTES_URL
 from orchestrator.errors import AuthorError, OperatorError
 from orchestrator.gateway.dial import Addresses, Denied, Dialer, Unreachable
-from orchestrator.gateway.egress_rules import EgressRules
 from orchestrator.gateway.forward import (
     CLIENT_GONE,
     HOP_BY_HOP,
@@ -106,12 +105,12 @@ Vet = Callable[[str, int, Addresses], None]
 
 
 class RouteAccess:
-    """Requests with secrets, of one run at a time: between `revoke` and `bind` nothing goes out."""
+    """One run's requests with secrets, until it is revoked."""
 
     def __init__(
         self,
         secrets: Sequence[Secret],
-        values: Mapping[str, SecretStr] | None,
+        values: Mapping[str, SecretStr],
         dialer: Dialer,
         on_seen: OnSeen | None = None,
         *,
@@ -122,47 +121,19 @@ class RouteAccess:
         """Told of every request that passed, and of refusals while they are few."""
         self._secrets = tuple(secret for secret in secrets if secret.hosts)
         self._hosts = {address_of(host): host for each in self._secrets for host in each.hosts}
+        self._headers = {each.name: _header(each, values[each.name]) for each in self._secrets}
+        self._redactor = Redactor(value.get_secret_value() for value in values.values())
         self._dialer = dialer
         self._vet = vet
         self._is_direct = is_direct
         """Which hosts are not reached through the operator's proxy."""
-        self._headers: dict[str, tuple[str, SecretStr]] = {}
-        self._redactor = Redactor()
-        self._revoked = True
+        self._revoked = False
         self._serving: set[anyio.CancelScope] = set()
         self._refusals: Counter[str] = Counter()
         self._told = 0
-        if values is not None:
-            self.bind(values, on_seen)
-
-    @classmethod
-    def under(cls, secrets: Sequence[Secret], network: Network, dialer: Dialer) -> RouteAccess:
-        """One that is not bound yet, and asks the agent's rules for the network about addresses.
-
-        The hosts of its secrets are allowed; private addresses only if `allow_private` says so.
-        """
-        hosts = tuple(dict.fromkeys(host for secret in secrets for host in secret.hosts))
-        update = {"mode": "allow", "allow": hosts}
-        rules = EgressRules(network.model_copy(update=update))
-
-        def vet(host: str, port: int, addresses: Addresses) -> None:
-            rules.vet(host, port)(addresses)
-
-        def is_direct(host: str, port: int) -> bool:
-            return rules.name(host, port).private
-
-        return cls(secrets, None, dialer, vet=vet, is_direct=is_direct)
 
     def __repr__(self) -> str:
         return f"RouteAccess({', '.join(each.name for each in self._secrets)})"
-
-    def bind(self, values: Mapping[str, SecretStr], on_seen: OnSeen | None = None) -> None:
-        """From now on it is this run's: with these values, told to this one."""
-        self._headers = {each.name: _header(each, values[each.name]) for each in self._secrets}
-        self._redactor = Redactor(value.get_secret_value() for value in values.values())
-        self._refusals, self._told = Counter(), 0
-        self.on_seen = on_seen
-        self._revoked = False
 
     def revoke(self) -> None:
         """From now on nothing goes out, and what is under way ends."""
@@ -212,7 +183,7 @@ class RouteAccess:
 
     def _allowed(self, head: Head) -> Route:
         if self._revoked:
-            raise Refused("no run is under way.")
+            raise Refused("the run has ended.")
         if len(self._serving) > MAX_CONNECTIONS:
             raise Refused(f"{MAX_CONNECTIONS} requests at once are enough; wait for one to end.")
         if head.header("upgrade"):

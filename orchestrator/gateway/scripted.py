@@ -44,15 +44,16 @@ ERROR_TYPES = {
 class Text(Frozen):
     """Something the model says.
 
-    {last_tool_result} and {last_user_text} are filled in from the request;
-    {last_tool_result_json} is the former as a JSON string, quotes included.
+    {last_tool_result} and {last_user_text} are filled in from the request, and {user_texts}, all
+    that was said since the conversation began; {last_tool_result_json} is the first as a JSON
+    string, quotes included.
     """
 
     text: str
 
 
 class ToolCall(Frozen):
-    """A tool the model wants used."""
+    """A tool the model wants used; texts in its input may hold placeholders as well."""
 
     tool: Annotated[str, Field(min_length=1)]
     input: dict[str, object] = {}
@@ -111,6 +112,8 @@ class Script(Frozen):
     """
 
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
+    each_task: bool = False
+    """Begin anew with every message of the user: for agents with sessions."""
 
     @field_validator("steps", mode="before")
     @classmethod
@@ -181,7 +184,8 @@ class ScriptedUpstream:
         asked = _parsed(request.body)
         if asked is None:
             return _error(400, "the request's body is not a JSON object")
-        step = self._script.step(self._asked)
+        number = _answers_since_task(asked) if self._script.each_task else self._asked
+        step = self._script.step(number)
         self._asked += 1
         if step.delay_seconds:
             await anyio.sleep(step.delay_seconds)
@@ -244,7 +248,11 @@ def _message(step: Reply, asked: Mapping[str, object]) -> dict[str, object]:
         if isinstance(block, Text):
             content.append({"type": "text", "text": _filled(block.text, asked)})
         else:
-            call = {"id": _id("toolu"), "name": block.tool, "input": block.input}
+            filled = {
+                key: _filled(value, asked) if isinstance(value, str) else value
+                for key, value in block.input.items()
+            }
+            call = {"id": _id("toolu"), "name": block.tool, "input": filled}
             content.append({"type": "tool_use", **call})
     uses_tools = any(isinstance(block, ToolCall) for block in step.blocks)
     model = asked.get("model")
@@ -261,21 +269,39 @@ def _message(step: Reply, asked: Mapping[str, object]) -> dict[str, object]:
 
 
 def _filled(text: str, asked: Mapping[str, object]) -> str:
-    result = _last(asked, "tool_result")[:PLACEHOLDER_CHARS]
-    said = _last(asked, "text")[:PLACEHOLDER_CHARS]
+    if "{" not in text:
+        return text
+    results, texts = _said(asked, "tool_result"), _said(asked, "text")
+    result = results[-1][:PLACEHOLDER_CHARS] if results else ""
     return (
         text.replace("{last_tool_result_json}", json.dumps(result))
         .replace("{last_tool_result}", result)
-        .replace("{last_user_text}", said)
+        .replace("{last_user_text}", texts[-1][:PLACEHOLDER_CHARS] if texts else "")
+        .replace("{user_texts}", "; ".join(texts)[-PLACEHOLDER_CHARS:])
     )
 
 
-def _last(asked: Mapping[str, object], kind: str) -> str:
-    """The last thing of a kind in what the user said; the CLI's own reminders do not count."""
+def _answers_since_task(asked: Mapping[str, object]) -> int:
+    """How often the model has answered since the user said something last."""
+    count = 0
+    for message in _messages(asked):
+        if message.get("role") == "assistant":
+            count += 1
+        elif any(_said({"messages": [message]}, "text")):
+            count = 0
+    return count
+
+
+def _messages(asked: Mapping[str, object]) -> list[dict[str, object]]:
     messages = asked.get("messages")
-    found = ""
-    for message in messages if isinstance(messages, list) else []:
-        if not isinstance(message, dict) or message.get("role") != "user":
+    return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
+
+
+def _said(asked: Mapping[str, object], kind: str) -> list[str]:
+    """What the user said, of a kind; the CLI's own reminders do not count."""
+    found = []
+    for message in _messages(asked):
+        if message.get("role") != "user":
             continue
         content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -284,7 +310,7 @@ def _last(asked: Mapping[str, object], kind: str) -> str:
                 text = _text_of(block.get("text" if kind == "text" else "content"))
                 own = _without_reminders(text)
                 if own or not text:
-                    found = own
+                    found.append(own)
     return found
 
 

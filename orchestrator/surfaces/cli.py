@@ -12,6 +12,7 @@ import typer
 from orchestrator import __version__
 from orchestrator.errors import OrchestratorError
 from orchestrator.surfaces.cli_agents import agents_app
+from orchestrator.surfaces.cli_changes import apply, show
 from orchestrator.surfaces.cli_config import config
 from orchestrator.surfaces.cli_demo import demo
 from orchestrator.surfaces.cli_doctor import doctor
@@ -21,6 +22,7 @@ from orchestrator.surfaces.cli_plan import plan
 from orchestrator.surfaces.cli_run import run
 from orchestrator.surfaces.cli_runs import logs, runs
 from orchestrator.surfaces.cli_serve import serve
+from orchestrator.surfaces.cli_sessions import sessions_app
 
 app = typer.Typer(
     name="orchestrator",
@@ -30,10 +32,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: half the time
 )
-for command in (run, runs, logs, plan, serve, init, demo, config, doctor):
+for command in (run, runs, show, logs, apply, plan, serve, init, demo, config, doctor):
     app.command()(command)
 app.add_typer(agents_app, name="agents")
 app.add_typer(images_app, name="images")
+app.add_typer(sessions_app, name="sessions")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

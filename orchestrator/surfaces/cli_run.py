@@ -32,6 +32,10 @@ def run(
     *,
     context: Annotated[str, typer.Option(metavar="TEXT", help="What else it should know.")] = "",
     workspace: Workspace = None,
+    session: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="For an agent with sessions: which; `new` begins one."),
+    ] = "",
     caller: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who asks (ORCHESTRATOR_CALLER; main).")
     ] = None,
@@ -52,6 +56,7 @@ def run(
         prompt=sys.stdin.read() if prompt == "-" else prompt,
         context=context,
         workspace=workspace and workspace.absolute(),
+        session=session,
         caller=caller or settings.caller,
         timeout_seconds=timeout,
     )
@@ -148,11 +153,18 @@ def failure_lines(result: RunResult) -> list[str]:
     return lines
 
 
+def _changed(result: RunResult) -> str:
+    files = len(result.changed_files)
+    return f"{files} files changed, `orchestrator apply {result.run_id}` applies them"
+
+
 def summary(result: RunResult) -> str:
     """How it went, in one line."""
     parts = [
         f"{result.status} in {result.duration_ms / 1000:.1f} s",
         f"{result.usage.requests} model requests, ${result.cost_usd:.4f}",
+        *([f"refused: {', '.join(result.denied_hosts)}"] if result.denied_hosts else []),
+        *([_changed(result)] if result.changed_files else []),
         f"`orchestrator logs {result.run_id}` tells more",
     ]
     return "; ".join(parts)

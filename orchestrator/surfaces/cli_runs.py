@@ -83,7 +83,7 @@ def logs(
 
 
 async def _runs(limit: int) -> tuple[RunRecord, ...]:
-    async with _open_store() as store:
+    async with open_store() as store:
         return await store.runs(limit)
 
 
@@ -94,7 +94,7 @@ async def _follow(run_id: str, follow: bool, show: Show | None) -> tuple[RunReco
     from orchestrator.errors import RunNotFound
 
     events: list[Event] = []
-    async with _open_store() as store:
+    async with open_store() as store:
         while True:
             record = await store.run(run_id)  # first this: nothing comes after the end
             if record is None:
@@ -109,7 +109,7 @@ async def _follow(run_id: str, follow: bool, show: Show | None) -> tuple[RunReco
 
 
 @asynccontextmanager
-async def _open_store() -> AsyncIterator[Store]:
+async def open_store() -> AsyncIterator[Store]:
     # Here and above, not at the top: `--help` need not wait for pydantic.
     from orchestrator.engine.store import Store
     from orchestrator.settings import read_settings

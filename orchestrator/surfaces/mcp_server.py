@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import new_class
@@ -28,6 +28,7 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
 from orchestrator.errors import MountRefused, OrchestratorError
+from orchestrator.workspace.apply import Applied
 
 HEARTBEAT_SECONDS = 10.0
 """Between two words to a client that waits; clients give up on silent servers."""
@@ -40,6 +41,9 @@ LOOK_SECONDS = 1.0
 
 TELL_SECONDS = 5.0
 """For one client to take the notice of a change; who does not read misses it."""
+
+NAMED_FILES = 20
+"""Of what an agent changed, in the text of its result."""
 
 MAX_RESULT_CHARS = 500_000
 """What Claude Code takes from one result without putting it aside in a file."""
@@ -97,9 +101,21 @@ def _tools(service: Service, who_calls: WhoCalls) -> list[Tool]:
         workspace: Annotated[
             OptionalText, Field(description="An absolute path of a directory to show it; optional")
         ] = "",
+        session: Annotated[
+            OptionalText,
+            Field(description='For an agent that remembers: a session\'s name, or "new"; optional'),
+        ] = "",
     ) -> Annotated[t.CallToolResult, RunResult]:
         """Run an agent in a container of its own and wait for its answer."""
-        return await _run(service, ctx, who_calls(), agent_name, prompt, context, workspace)
+        task = _asked(who_calls(), agent_name, prompt, context, workspace, session)
+        return await _run(service, ctx, task)
+
+    async def apply_changes(
+        run_id: Annotated[str, Field(description="The run whose changes are to be applied")],
+        dry_run: Annotated[bool, Field(description="Only say what would be done")] = False,
+    ) -> Annotated[t.CallToolResult, Applied]:
+        """Apply to the workspace what an agent changed in its copy; all of it, or nothing."""
+        return await _apply(service, who_calls(), run_id, dry_run)
 
     async def delegate_task(
         agent: Annotated[str, Field(description="The agent to run")],
@@ -111,15 +127,18 @@ def _tools(service: Service, who_calls: WhoCalls) -> list[Tool]:
         if not working_directory:
             error = "working_directory is empty; give the absolute path of a directory"
             return _refusal(MountRefused(error))
-        return await _run(service, ctx, who_calls(), agent, task, "", working_directory)
+        asked = _asked(who_calls(), agent, task, "", working_directory, "")
+        return await _run(service, ctx, asked)
 
     looks = t.ToolAnnotations(title="List agents", read_only_hint=True)
     runs = t.ToolAnnotations(title="Run a subagent", destructive_hint=False, open_world_hint=True)
+    applies = t.ToolAnnotations(title="Apply an agent's changes", destructive_hint=True)
     meta = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}
     return [
         Tool.from_function(list_agents, annotations=looks),  # some clients must send something
         _strict(Tool.from_function(run_subagent, annotations=runs, meta=meta)),
         _strict(Tool.from_function(delegate_task, annotations=runs, meta=meta)),
+        _strict(Tool.from_function(apply_changes, annotations=applies)),
     ]
 
 
@@ -137,28 +156,50 @@ def _agents_for(service: Service, caller: str) -> list[AgentSpec]:
     return [agent for agent in agents if caller in agent.allowed_callers]
 
 
-async def _run(
-    service: Service,
-    ctx: Context[Any],
-    caller: str,
-    agent: str,
-    prompt: str,
-    context: str,
-    workspace: str,
-) -> t.CallToolResult:
+Asked = Callable[[], Task]
+"""A task that is still to be read; what is wrong with it is told when it is called."""
+
+
+def _asked(
+    caller: str, agent: str, prompt: str, context: str, workspace: str, session: str
+) -> Asked:
+    return lambda: Task(
+        agent=agent,
+        prompt=prompt,
+        context=context,
+        workspace=_absolute(workspace) if workspace else None,
+        session=session,
+        caller=caller,
+    )
+
+
+async def _run(service: Service, ctx: Context[Any], asked: Asked) -> t.CallToolResult:
     try:
-        path = _absolute(workspace) if workspace else None
-        task = Task(agent=agent, prompt=prompt, context=context, workspace=path, caller=caller)
+        task = asked()
         catalog = service.agents.current()
-        if agent not in catalog.agents:  # an error that names the agents, but only the caller's
-            mine = {agent.name: agent for agent in _agents_for(service, caller)}
-            catalog.model_copy(update={"agents": mine}).agent(agent)
+        if (
+            task.agent not in catalog.agents
+        ):  # an error that names the agents, but only the caller's
+            mine = {agent.name: agent for agent in _agents_for(service, task.caller)}
+            catalog.model_copy(update={"agents": mine}).agent(task.agent)
         return _answer(await _with_progress(service, ctx, task))
     except OrchestratorError as exc:
         return _refusal(exc)
     except ValidationError as exc:
         wrong = [f"{error['loc'][0]}: {error['msg']}" for error in exc.errors()]
         raise ToolError("; ".join(wrong)) from exc
+
+
+async def _apply(service: Service, caller: str, run_id: str, dry_run: bool) -> t.CallToolResult:
+    try:
+        applied = await service.apply(run_id, caller, dry_run=dry_run)
+    except OrchestratorError as exc:
+        return _refusal(exc)
+    done = "would be changed" if dry_run else "are changed now"
+    said = "it is like that already" if applied.already else f"{len(applied.files)} files {done}"
+    lines = [said, *(f"{file.change} {file.path}" for file in applied.files)]
+    document = applied.model_dump(mode="json")
+    return t.CallToolResult(content=[_text("\n".join(lines))], structured_content=document)
 
 
 def _absolute(text: str) -> Path:
@@ -204,13 +245,18 @@ def _answer(result: RunResult) -> t.CallToolResult:
     envelope = result.model_dump(mode="json")
     if result.status == "completed":
         text = result.result if isinstance(result.result, str) else _json(result.result)
-        return t.CallToolResult(content=[_text(text)], structured_content=envelope)
+        notes = [_text(note) for note in _notes(result)]
+        return t.CallToolResult(content=[_text(text), *notes], structured_content=envelope)
     # Clients show a model only the text of an error: all that can help goes into it.
     lines = [f"{result.agent} {result.status} ({result.reason}): {result.message}"]
     if result.schema_errors:
         lines.append("schema errors: " + "; ".join(result.schema_errors))
     if result.denied_tools:
         lines.append("tools it was denied: " + ", ".join(result.denied_tools))
+    if result.denied_hosts:
+        lines.append("hosts it was denied: " + ", ".join(result.denied_hosts))
+    if result.changed_files:
+        lines.append(f"files it changed in its copy: {len(result.changed_files)}")
     if result.failed_mcp_servers:
         lines.append("MCP servers that were not there: " + ", ".join(result.failed_mcp_servers))
     if result.partial_text:
@@ -221,6 +267,21 @@ def _answer(result: RunResult) -> t.CallToolResult:
     lines.append(f"run_id {result.run_id}, cost ${result.cost_usd:.4f}")
     content = [_text("\n".join(lines))]
     return t.CallToolResult(content=content, structured_content=envelope, is_error=True)
+
+
+def _notes(result: RunResult) -> Iterator[str]:
+    """What whoever asked should know besides the answer."""
+    if result.changed_files:
+        changed = ", ".join(file.path for file in result.changed_files[:NAMED_FILES])
+        more = len(result.changed_files) - NAMED_FILES
+        yield (
+            f"The agent worked on a copy and changed {changed}{f' and {more} more' * (more > 0)}. "
+            f"Nothing is applied yet: call apply_changes with run_id {result.run_id}."
+        )
+    if result.denied_hosts:
+        yield f"It was not let to: {', '.join(result.denied_hosts)}."
+    if result.session:
+        yield f"Session {result.session}. {result.session_note}".strip()
 
 
 def _refusal(exc: OrchestratorError) -> t.CallToolResult:

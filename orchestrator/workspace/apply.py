@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from orchestrator.domain import Frozen
@@ -59,7 +60,7 @@ def apply(
         problems += _missing(changes)
         if problems:
             raise ApplyRefused(_refusal(root, problems))
-        kept = now.kept_folders()
+        kept = now.kept_folders
         if not dry_run:
             Work(tree, changes, frozenset(kept)).run()
         return Applied(files=files, dry_run=dry_run, kept_folders=kept)
@@ -113,14 +114,8 @@ class _Now:
     def is_new(self, change: Change) -> bool:
         if change.path in self._blocked:
             return False
-        if change.old.kind == "dir" and change.new.kind == "absent":
-            # What was not copied may keep a directory alive that the agent deleted.
-            return self._states[change.path].kind in ("absent", "dir") and not any(
-                path.startswith(change.path + "/") and self._states[path].kind != "absent"
-                for path in self._changes
-                if self._changes[path].new.kind == "absent"
-                and self._changes[path].old.kind != "dir"
-            )
+        if change.path in self.kept_folders:
+            return True  # what was not copied keeps a directory alive that the agent deleted
         return self._states[change.path] == change.new
 
     def conflicts(self) -> list[str]:
@@ -133,18 +128,21 @@ class _Now:
                 state.kind == "dir" and (change.old.kind, change.new.kind) == ("absent", "dir")
             ):
                 problems.append(f"{shown(path)} {_difference(change.old, state)}")
-            elif change.old.kind == "dir" and change.new.kind in ("file", "symlink"):
-                if self._extra(path):
-                    problems.append(f"{shown(path)} holds something that was not copied")
+            elif _replaces_folder(change) and self._extra(path):
+                problems.append(f"{shown(path)} holds something that was not copied")
         return problems
 
+    @cached_property
     def kept_folders(self) -> tuple[str, ...]:
-        """Directories that the agent deleted and that cannot go, the deepest first."""
+        """Directories that the agent deleted and that cannot go."""
         kept: set[str] = set()
         for path, change in sorted(self._changes.items(), reverse=True):
-            if change.old.kind == "dir" and change.new.kind == "absent":
-                if self._extra(path) or any(each.startswith(path + "/") for each in kept):
-                    kept.add(path)
+            if (change.old.kind, change.new.kind) != ("dir", "absent"):
+                continue
+            if path in self._blocked or self._states[path].kind != "dir":
+                continue
+            if self._extra(path) or any(each.startswith(path + "/") for each in kept):
+                kept.add(path)
         return tuple(sorted(kept))
 
     def _extra(self, path: str) -> bool:
@@ -162,18 +160,14 @@ class _Now:
         except FileNotFoundError:
             return State()
         except OSError as exc:
-            above = ["/".join(names[:depth]) for depth in range(1, len(names))]
-            if not any(self._replaced_by_folder(each) for each in above):
+            above = ("/".join(names[:depth]) for depth in range(1, len(names)))
+            if not any(each in self._changes for each in above):  # or it is judged by itself
                 self._blocked[path] = f"a directory above it is none any more ({exc.strerror})"
             return State()
 
-    def _replaced_by_folder(self, path: str) -> bool:
-        change = self._changes.get(path)
-        return (
-            change is not None
-            and change.old.kind in ("file", "symlink")
-            and change.new.kind == "dir"
-        )
+
+def _replaces_folder(change: Change) -> bool:
+    return change.old.kind == "dir" and change.new.kind in ("file", "symlink")
 
 
 def _state(folder: int, name: str) -> State:

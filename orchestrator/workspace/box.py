@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from orchestrator.domain.container import Launch
 from orchestrator.errors import CopyFailed
-from orchestrator.workspace.pack import LENGTH
+from orchestrator.workspace.pack import LENGTH, shown
 
 INSIDE = (Path(__file__).parent / "inside.py").read_text()
 
@@ -76,7 +76,7 @@ class Reader:
 
     async def exactly(self, size: int) -> bytes:
         while len(self._buffer) < size:
-            data = await self._source.read()
+            data = await self._some()
             if not data:
                 raise Odd("it broke off")
             self._buffer += data
@@ -107,7 +107,7 @@ class Reader:
     async def all_of(self, parts: list[bytes], most: int) -> None:
         """Keep everything up to the end. Odd if there is too much."""
         size = 0
-        while data := await self._source.read():
+        while data := await self._some():
             size += len(data)
             if size > most:
                 raise Odd(f"it is larger than {most // 1024**2} MiB")
@@ -116,8 +116,14 @@ class Reader:
     async def rest(self) -> None:
         """Read to the end, and keep nothing."""
         self._buffer.clear()
-        while await self._source.read():
+        while await self._some():
             pass
+
+    async def _some(self) -> bytes:
+        try:
+            return await self._source.read()
+        except ConnectionResetError as exc:
+            raise Odd("it was cut off") from exc
 
 
 def _texts(fields: list[object]) -> bool:
@@ -137,10 +143,10 @@ async def talk(
     with 0.
     """
     said = bytearray()
+    send, receive = anyio.create_memory_object_stream[bytes](AHEAD)
     try:
         async with box.spawn(launch) as process:
             async with anyio.create_task_group() as tasks:
-                send, receive = anyio.create_memory_object_stream[bytes](AHEAD)
                 tasks.start_soon(_produce, chunks, send)
                 tasks.start_soon(_feed, process.stdin, receive)
                 tasks.start_soon(_keep, process.stderr, said)
@@ -151,12 +157,14 @@ async def talk(
     except ExceptionGroup as group:
         raise _first(group) from group
     finally:
+        send.close()
+        receive.close()
         chunks.close()
     if code:
-        words = bytes(said).decode(errors="replace").strip()[-300:]
+        words = shown(bytes(said).decode(errors="replace").strip())
         if code == FULL:
             raise CopyFailed(
-                f"the disk that holds the copy is full ({words}); free space on the engine's machine"
+                f"the disk that holds the copy is full ({words}); free some on the engine's machine"
             )
         raise CopyFailed(
             f"{launch.argv[0]} in the container ended with {code}: {words or 'no last words'}"

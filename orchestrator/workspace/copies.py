@@ -53,6 +53,8 @@ async def copy_in(
         raise CopyFailed(
             f"{root} was not copied within {COPY_SECONDS:.0f} s; name a smaller directory"
         ) from exc
+    except Odd as exc:
+        raise CopyFailed(f"the container did not take the copy of {root}: {exc}") from exc
     return tree.snapshot()
 
 
@@ -76,11 +78,14 @@ async def collect(
             await box.kill_all()
         if limit.cancelled_caught:
             raise CopyFailed("the agent's processes did not end, so its copy cannot be trusted")
-    await anyio.to_thread.run_sync(make_folder, folder)
-    changes = await _collected(box, snapshot, folder, limit_bytes, target, mend=not at_work)
-    if not at_work and changes.complete and changes.changes:
-        changes = await make_patch(box, changes, target)
-    await anyio.to_thread.run_sync(save_changes, changes)
+    try:
+        await anyio.to_thread.run_sync(make_folder, folder)
+        changes = await _collected(box, snapshot, folder, limit_bytes, target, mend=not at_work)
+        if not at_work and changes.complete and changes.changes:
+            changes = await make_patch(box, changes, target)
+        await anyio.to_thread.run_sync(save_changes, changes)
+    except OSError as exc:
+        raise CopyFailed(f"the changes cannot be kept in {folder}: {exc.strerror}") from exc
     return changes
 
 

@@ -23,8 +23,10 @@ MAX_ALTERNATES = 8
 """Other repositories whose objects one may borrow."""
 
 OWN_FILES = frozenset(
-    ("HEAD", "index", "MERGE_MSG", "MERGE_MODE", "AUTO_MERGE", "SQUASH_MSG", "ORIG_HEAD")
-    + ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD")
+    (
+        *("HEAD", "index", "MERGE_MSG", "MERGE_MODE", "AUTO_MERGE", "SQUASH_MSG", "ORIG_HEAD"),
+        *("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD"),
+    )
 )
 OWN_FOLDERS = frozenset(("rebase-merge", "rebase-apply"))
 SHARED_FILES = frozenset(("packed-refs", "shallow"))

@@ -68,11 +68,12 @@ def unpack(root: str, source: BinaryIO) -> None:
         else:
             fd = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
-                while size:
-                    data = source.read(min(size, CHUNK))
+                left = size
+                while left:
+                    data = source.read(min(left, CHUNK))
                     if not data:
                         raise EOFError("a file broke off")
-                    size -= len(data)
+                    left -= len(data)
                     while data:
                         data = data[os.write(fd, data) :]
                 os.fchmod(fd, mode)

@@ -75,7 +75,7 @@ class Listing:
                     raise Odd("a file has a new mode that was not there")
                 self._add(path, Found("file", mode & 0o777, fetched=False))
             case ["symlink", str(path), str(target)]:
-                if not target or "\0" in target or _size(target) > MAX_TARGET_BYTES:
+                if not _is_target(target):
                     raise Odd("a symbolic link points to no path")
                 self._add(path, Found("symlink", 0o777, target))
             case _:
@@ -153,5 +153,8 @@ class Listing:
         return Entry("file", found.mode, size, sha256=sha256)
 
 
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
+def _is_target(text: str) -> bool:
+    try:
+        return 0 < len(text.encode()) <= MAX_TARGET_BYTES and "\0" not in text
+    except UnicodeEncodeError:
+        return False

@@ -26,6 +26,9 @@ MAX_ENTRIES = 200_000
 NAMED = 3
 """So many of the things that were left out are named; the others are counted."""
 
+MAX_SHOWN = 240
+"""Characters of a path in a sentence."""
+
 LENGTH = struct.Struct(">I")
 
 Kind = Literal["file", "symlink", "dir"]
@@ -171,8 +174,10 @@ def sentences(left_out: Mapping[str, Sequence[str]], where: str) -> tuple[str, .
 
 
 def shown(path: str) -> str:
-    """A path for people: on one line, whatever is in it."""
+    """A path for people: on one line and not too long, whatever is in it."""
     text = path.encode("utf-8", "backslashreplace").decode()
+    if len(text) > MAX_SHOWN:
+        text = f"{text[: MAX_SHOWN // 2]}...{text[-MAX_SHOWN // 2 :]}"
     return text if text.isprintable() else ascii(text)
 
 

@@ -29,8 +29,8 @@ class Snapshot:
     git_places: frozenset[str]
     """Where a .git is."""
     ignore: Ignore | None
-    bytes: int
-    count: int
+    total_bytes: int
+    total_count: int
     """Of all that was copied, git's files included."""
     warnings: tuple[str, ...] = ()
 
@@ -66,8 +66,14 @@ class TreeCopy:
             raise CopyRefused(
                 f"{self.root} cannot be copied: {exc.strerror}; name a directory that can be read"
             ) from exc
-        with opened:
-            yield from self._folder(opened.fd, "", 0)
+        try:
+            with opened:
+                yield from self._folder(opened.fd, "", 0)
+        except OSError as exc:
+            raise CopyRefused(
+                f"{self.root} changed while it was copied, or cannot be read: {exc.strerror} "
+                f"({exc.filename}); try again"
+            ) from exc
         yield self._packer.end()
 
     def snapshot(self) -> Snapshot:
@@ -77,8 +83,8 @@ class TreeCopy:
             entries=packer.entries,
             git_places=frozenset(self._git_places),
             ignore=self._ignore,
-            bytes=packer.bytes,
-            count=packer.count,
+            total_bytes=packer.bytes,
+            total_count=packer.count,
             warnings=sentences(packer.left_out, "the copy"),
         )
 

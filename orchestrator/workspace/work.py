@@ -116,7 +116,7 @@ class Work:
             return
         source = os.open(self._changes.object_path(change.new.sha256), FILE)
         try:
-            with open(os.open(name, WRITE, 0o600, dir_fd=self._stage_fd), "wb") as file:  # noqa: PTH123 a descriptor
+            with open(os.open(name, WRITE, 0o600, dir_fd=self._stage_fd), "wb") as file:
                 while data := os.read(source, READ_BYTES):
                     file.write(data)
                 file.flush()

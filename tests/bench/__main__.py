@@ -25,6 +25,7 @@ from tests.bench.row import Row
 from tests.bench.runs import runs, server_start
 from tests.bench.stage import Stage, open_stage
 from tests.bench.throughput import throughput
+from tests.bench.workspace import workspace
 
 Case = Callable[[Stage], Awaitable[tuple[Row, ...]]]
 
@@ -36,6 +37,7 @@ CASES: dict[str, Case] = {
     "memory": memory,
     "runs": runs,
     "start": server_start,
+    "workspace": workspace,
     "egress": egress,
 }
 

@@ -47,13 +47,13 @@ class Harness:
         self.ca_certificates = ""
         self.events: list[Event] = []
 
-    def service(self, steps: Steps, **fields: object) -> Service:
+    def service(self, steps: Steps, *, each_task: bool = False, **fields: object) -> Service:
         """A service with one agent, called "worker", whose model plays these steps."""
         agent = {"name": "worker", "description": "Works.", "permissions": {"allow": ["Bash"]}}
         (self._agents / "worker").mkdir(parents=True, exist_ok=True)
         text = f"---\n{json.dumps(agent | fields)}\n---\nYou work.\n"  # JSON is YAML
         (self._agents / "worker" / "agent.md").write_text(text)
-        model = ScriptedModel(Script.model_validate({"steps": list(steps)}))
+        model = ScriptedModel(Script.model_validate({"steps": list(steps), "each_task": each_task}))
 
         async def image() -> str:
             return self._image

@@ -24,6 +24,11 @@ PLENTY = 1 << 40
 MAKE_FAILS = 0.05
 """Of all attempts."""
 FAULTS_PER_CLAIM = 0.3
+KILLED_IN_USE = 0.05
+IN_A_HURRY = 0.2
+"""Claims that do not wait for a spare to be there."""
+WAIT_SECONDS = 10.0
+"""For the others: memory may be short just now."""
 
 
 class MadeToFail(OperatorError):
@@ -85,6 +90,9 @@ class Storm:
             agent = self._random.choice(AGENTS)
             if self._random.random() < FAULTS_PER_CLAIM:
                 await self._do_harm(pool)
+            if self._random.random() > IN_A_HURRY:
+                with anyio.move_on_after(WAIT_SECONDS):
+                    await pool.until(self._could_be_claimed(agent))
             key = self._key(agent)
             try:
                 async with pool.claimed(key, self._maker(key)) as spare:
@@ -98,6 +106,9 @@ class Storm:
         assert self._stage.made_for[spare.name] == key, "made for another"
         self._used.add(spare.name)
         self.got += 1
+        if self._random.random() < KILLED_IN_USE:
+            self._harmed.add(spare.name)
+            await self._stage.kill(spare)
         try:
             await say(spare.process, spare.name.encode())
         except (WireLost, OSError, EOFError):
@@ -120,6 +131,9 @@ class Storm:
             case "restart" if self._restart is not None:
                 self._harmed |= set(self._stage.spares)
                 await self._restart()
+
+    def _could_be_claimed(self, agent: str) -> Callable[[PoolState], bool]:
+        return lambda state: state.memory_short or state.waiting_by_key[self._key(agent)] > 0
 
     def _key(self, agent: str) -> str:
         return f"{agent}-{self._generation[agent]}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
+import logging
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from orchestrator.domain.container import HOME, ROUTES_PORT, ROUTES_URL, Contain
 from orchestrator.gateway.dial import Addresses
 from orchestrator.gateway.routes import RouteAccess, RouteSeen
 from orchestrator.wire.host import Completed
+from tests.engine.harness import Harness, bash
 from tests.engine.test_secrets import search, shapes
 from tests.gateway.git_server import GitServer, git_server
 
@@ -103,15 +104,16 @@ async def test_git_clones_fetches_and_pushes_and_the_token_is_nowhere_inside(
         }
         assert max(seen.bytes for seen in stage.seen) > 24 * 1024 * 1024
 
-        # The search finds what git has been told, but not the token in any shape.
-        token = stage.server.token
-        pair = base64.b64encode(f"x-access-token:{token}".encode()).decode().rstrip("=")
-        found = await stage.sh(search(*shapes(token), pair))
-        control = await stage.sh("git -C widget config --get-regexp remote; " + search("ACME/NONE"))
-        *places, code, _uid = found.stdout.decode().splitlines()
-        assert code in ("code 1", "code 2"), "124 is a search that was not finished"
-        assert places == []
-        assert url in control.stdout.decode()
+        # The search works, since it finds what was left for it to find, and nothing else.
+        token, canary = stage.server.token, f"canary-{secrets.token_hex(8)}"
+        stage.env["CANARY"] = canary
+        command = 'printf %s "$CANARY" > canary; set +e; ' + search(*shapes(token), canary)
+        *found, code, _uid = (await stage.sh(command)).stdout.decode().splitlines()
+        assert code in ("code 0", "code 2"), "124 is a search that was not finished"
+        processes = [place for place in found if place.startswith("/proc/")]
+        assert [place for place in found if place not in processes] == ["CANARY", f"{HOME}/canary"]
+        assert processes
+        assert {place.rpartition("/")[2] for place in processes} == {"environ"}, processes
         for said in (worked.stdout, worked.stderr, repr(stage.seen).encode()):
             assert token.encode() not in said
 
@@ -172,3 +174,48 @@ async def test_git_goes_the_same_way_where_there_is_a_proxy_as_well(
         stage.env |= {key.lower(): value for key, value in stage.env.items() if "PROXY" in key}
         worked = await stage.sh(f"git clone -q {stage.url('acme/widget.git')} && cat widget/README")
         assert (worked.code, worked.stdout) == (0, b"widget.git")
+
+
+def stored(folder: Path) -> bytes:
+    """All that is kept of a run, in the database and beside it."""
+    return b"".join(path.read_bytes() for path in folder.glob("*.sqlite*"))
+
+
+async def test_a_whole_run_pushes_with_the_token_and_no_record_of_it_holds_the_token(
+    runtime: DockerRuntime, image: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    harness, token = Harness(runtime, image, tmp_path), f"ghp_{secrets.token_hex(18)}"
+    harness.secrets = {"ORCHESTRATOR_SECRET_HUB_TOKEN": token}
+    with closing(harness.store), anyio.fail_after(PATIENCE):
+        async with git_server(tmp_path / "server", token, *REPOSITORIES) as server:
+            harness.dialer = server.https.dialer()
+            url = f"https://{server.https.host}/acme/widget.git"
+            command = f"cd /tmp && {WORK.format(url=url, size=10)}"
+            other = f"git ls-remote {url.replace('widget', 'other')}; true"
+            result = await harness.run(
+                [bash(command), bash(other), {"text": "{last_tool_result}"}],
+                network={"mode": "allow", "allow_private": [server.https.host]},
+                secrets=[
+                    {
+                        "name": "hub-token",
+                        "hosts": [server.https.host],
+                        "methods": ["GET", "POST"],
+                        "paths": ["/acme/widget.git/**"],
+                        "scheme": "basic",
+                    }
+                ],
+            )
+
+    assert result.status == "completed", result
+    assert server.log("acme/widget.git") == ["second", "first"]
+    used = [event for event in harness.events if event.kind == "secret_used"]
+    assert {event.data["secret"] for event in used} == {"hub-token"}
+    assert len(used) == len(server.reached)
+    denied = [event.data["path"] for event in harness.events if event.kind == "egress_denied"]
+    assert set(denied) == {"/acme/other.git/info/refs"}
+    kept = stored(tmp_path)
+    assert b"hub-token" in kept
+    everything = kept + repr((result, harness.events, caplog.text)).encode()
+    assert b"/acme/widget.git/git-receive-pack" in everything
+    assert [shape for shape in shapes(token) if shape.encode() in everything] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import MIB, WORKSPACE, ContainerSpec, Launch, Limits, Volume
+from orchestrator.domain.task import Task
 from orchestrator.engine import exhaustion
 from orchestrator.engine.exhaustion import Hit, Strain, ask, hits, watch_disk
 from orchestrator.engine.flood import Flood
@@ -23,6 +25,8 @@ CLI = "for p in /proc/[0-9]*; do grep -qa 'stream-jso[n]' $p/cmdline 2>/dev/null
 """Then what is done to it, by its $p; then "; done"."""
 
 HOLD = "tail -f /dev/null"
+
+TWO_TO_THREE = {"old_string": "two", "new_string": "three"}
 
 
 @pytest.fixture
@@ -60,6 +64,8 @@ async def test_of_a_flood_of_events_a_few_are_kept_and_the_rest_counted(harness:
     assert (result.status, result.result) == ("completed", "still here"), result
     dropped = [int(text.split()[0]) for text in warnings(harness) if "came too fast" in text]
     kept = [event for event in harness.events if event.text == "me again"]
+    # Seconds are counted by another clock than the one that events are dated by.
+    assert max(Counter(int(event.at) for event in kept).values()) <= 2 * 20
     assert dropped
     assert 4000 < sum(dropped) + len(kept) <= 5010
     assert "model_request" in harness.kinds()
@@ -263,3 +269,76 @@ async def test_what_cannot_be_counted_is_not_let_grow(
 
     assert hit.reason == "disk_full"
     assert "could not be counted 5 times in a row" in hit.message
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_a_run_whose_copied_workspace_grows_too_large_is_disk_full(
+    harness: Harness, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "note").write_text("remember the milk")
+    task = Task(agent="worker", prompt="Grow.", workspace=project)
+    steps: Steps = [bash(f"head -c 40M /dev/zero > fill; {HOLD}")]
+    with anyio.fail_after(PATIENCE):
+        result = await harness.run(steps, task, workspace="copy", resources={"disk_mb": 16})
+
+    assert (result.status, result.reason) == ("failed", "disk_full"), result
+    assert "of at most 16 MiB; raise resources.disk_mb" in result.message
+
+
+# System calls
+
+
+DENIED = ["Operation", "not", "permitted", "Seccomp:", "2"]
+VSOCK = "python3 -c 'import socket; socket.socket(40, 1)' 2>&1 | tail -n 1"
+
+
+async def test_a_run_has_our_system_calls_unless_agent_md_leaves_them_to_the_engine(
+    harness: Harness,
+) -> None:
+    steps: Steps = [
+        bash(f"{VSOCK}; grep Seccomp: /proc/self/status"),
+        {"text": "{last_tool_result}"},
+    ]
+    with anyio.fail_after(PATIENCE):
+        strict = await harness.run(steps)
+        loose = await harness.run(steps, seccomp="engine")
+
+    assert isinstance(strict.result, str)
+    assert strict.result.split() == ["PermissionError:", "[Errno", "1]", *DENIED]
+    assert isinstance(loose.result, str)
+    assert "PermissionError" not in loose.result
+    assert loose.result.split()[-2:] == ["Seccomp:", "2"]
+
+
+async def test_the_cli_and_its_tools_work_with_our_system_calls(
+    harness: Harness, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "note").write_text("remember the milk")
+    threads = (
+        "python3 -c 'import concurrent.futures as f; "
+        "print(sum(f.ThreadPoolExecutor(8).map(abs, range(100))))'"
+    )
+    git = "git init -q r && cd r && git -c user.name=a -c user.email=b commit -q --allow-empty -m x"
+    steps: Steps = [
+        {"tool": "Write", "input": {"file_path": "/workspace/a.txt", "content": "one two"}},
+        {"tool": "Edit", "input": {"file_path": "/workspace/a.txt", **TWO_TO_THREE}},
+        {"tool": "Read", "input": {"file_path": "/workspace/a.txt"}},
+        {"tool": "Grep", "input": {"pattern": "milk", "path": "/workspace"}},
+        {"tool": "Glob", "input": {"pattern": "*.txt", "path": "/workspace"}},
+        bash(f"cat a.txt; {threads}; ({git} && git log --oneline | wc -l); rg -c milk; jq -n 1"),
+        {"text": "{last_tool_result}"},
+    ]
+    task = Task(agent="worker", prompt="Work.", workspace=project)
+    tools = ["Bash", "Write", "Edit", "Read", "Grep", "Glob"]
+    with anyio.fail_after(PATIENCE):
+        result = await harness.run(steps, task, workspace="copy", permissions={"allow": tools})
+
+    assert (result.status, result.denied_tools) == ("completed", ()), result
+    assert isinstance(result.result, str)
+    assert result.result.split() == ["one", "three4950", "1", "note:1", "1"]
+    failed = [e for e in harness.events if e.kind == "tool_result" and e.data["is_error"]]
+    assert failed == []

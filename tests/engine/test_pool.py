@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from orchestrator.app import open_runtime
 from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.engine import CALL_THREADS
 from orchestrator.containers.fake import FakeEngine, FakeRuntime, _MemoryLink
 from orchestrator.domain.container import MIB, File, Launch
 from orchestrator.engine.pool import Pool
-from orchestrator.engine.shelf import Gate, Maker, PoolEvent, PoolLimits, Room, available_bytes
+from orchestrator.engine.shelf import (
+    Gate,
+    Maker,
+    PoolEvent,
+    PoolLimits,
+    PoolState,
+    Room,
+    available_bytes,
+)
 from orchestrator.engine.spare import WaitingCli, read_memory_stat, spare_key
 from orchestrator.errors import EngineRefused, NameTaken, WireLost
 from orchestrator.settings import Settings
+from tests.containers.engine_proxy import EngineProxy, engine_proxy
 from tests.containers.fake_programs import PROGRAMS
 from tests.engine.pool_stage import CAT, Stage, say
 from tests.engine.pool_storm import Storm
 
 PATIENCE = 100
-STORM_CLAIMS = 100
+STORM_CLAIMS = {"fake": 100, "docker": 40}
+"""tests/soak has a thousand of them."""
 STORM_SEED = 5
 
 EAGER = PoolLimits(
@@ -221,6 +235,42 @@ async def test_a_spare_whose_cli_exits_is_noticed_and_replaced(real: Stage) -> N
             state = await pool.until(lambda state: state.made == 2 and state.waiting == 1)
 
     assert state.discarded == {"dead": 1}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_an_engine_that_goes_away_takes_its_spares_and_they_are_made_again_when_it_is_back(
+    runtime: DockerRuntime, image: str, settings: Settings, tmp_path: Path
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with engine_proxy(runtime.engine.address) as proxy:
+            await proxy.serve_unix(tmp_path / "engine.sock")
+            through = settings.model_copy(update={"engine_candidates": (proxy.address,)})
+            state = await _fill_while_the_engine_is_away(through, image, proxy, tmp_path)
+        while await runtime.list():  # the engine has not yet removed what it saw end
+            pass
+        # docker-py does not close a socket that it could not connect, and each thread that ran
+        # into that remembers it until its next call.
+        async with anyio.create_task_group() as tasks:
+            for _ in range(CALL_THREADS):
+                tasks.start_soon(runtime.list)
+    gc.collect()
+
+    assert state.discarded == {"dead": 2, "closing": 2}
+
+
+async def _fill_while_the_engine_is_away(
+    settings: Settings, image: str, proxy: EngineProxy, tmp_path: Path
+) -> PoolState:
+    async with open_runtime(settings) as runtime:
+        stage = docker_stage(runtime, image)
+        async with filled(stage, 2) as pool:
+            before = set(stage.spares)
+            await proxy.cut_off()
+            await pool.until(lambda state: state.failed >= 2 and not state.alive)
+            await proxy.serve_unix(tmp_path / "engine.sock")
+            await pool.until(lambda state: state.waiting == 2)
+            assert not before & set(stage.spares)
+    return pool.state
 
 
 async def test_spares_that_die_young_again_and_again_are_made_ever_more_slowly(
@@ -586,9 +636,10 @@ def test_a_key_is_the_same_for_spares_that_can_stand_in_for_each_other(fake: Sta
 
 
 async def test_a_storm_of_claims_and_faults_leaves_no_leak_and_reuses_nothing(
-    stage: Stage,
+    stage: Stage, request: pytest.FixtureRequest
 ) -> None:
+    claims = STORM_CLAIMS[request.node.callspec.params["stage"]]
     with anyio.fail_after(2 * PATIENCE):
-        state = await Storm(stage, STORM_SEED, None).blow(STORM_CLAIMS)
+        state = await Storm(stage, STORM_SEED, None).blow(claims)
 
-    assert state.claimed + state.cold > STORM_CLAIMS // 2
+    assert state.claimed > claims // 4

@@ -233,7 +233,7 @@ def _backend(exchange: Exchange, root: Path) -> None:
             else:
                 told[key] = value
         exchange.say(status, told, sized=False)
-        while piece := backend.stdout.read1(PIECE):
+        while piece := backend.stdout.read(PIECE):
             exchange.wfile.write(piece)
 
 

@@ -280,6 +280,25 @@ async def test_a_redirect_is_passed_on_and_not_followed() -> None:
     assert way.names.asked == ["web.example"]
 
 
+async def test_the_operators_proxy_is_for_the_outside_only() -> None:
+    origin = Origin()
+    async with (
+        way_to(origin.talk, allow=("outside.example",)) as way,
+        listening(origin.talk) as proxy,
+    ):
+        dialer = Dialer(way.names, {"http_proxy": f"http://127.0.0.1:{proxy}"})
+        network = Network(
+            mode="allow",
+            allow=("outside.example",),
+            allow_private=(f"web.example:{way.port}",),
+        )
+        way.access = EgressAccess(network, dialer)
+        assert (await way.ask("GET", f"http://web.example:{way.port}/"))[0] == 200
+        await way.ask("GET", "http://outside.example/")
+    assert [head.split()[0] for head in origin.heads] == [b"GET", b"CONNECT"]
+    assert origin.heads[1].startswith(b"CONNECT outside.example:80 HTTP/1.1")
+
+
 async def test_connections_above_the_limit_are_refused_until_others_end() -> None:
     async with way_to(echo, max_connections=1) as way:
         async with tunnel(way) as stream:

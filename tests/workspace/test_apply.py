@@ -13,6 +13,7 @@ from orchestrator.errors import ApplyRefused, CopyFailed
 from orchestrator.workspace.apply import Applied, apply
 from orchestrator.workspace.changes import Changes
 from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.work import STAGE
 from tests.workspace.trees import PATIENCE, LocalBox, make, tree
 
 FILES: dict[str, str | bytes] = {
@@ -24,10 +25,12 @@ FILES: dict[str, str | bytes] = {
 }
 
 
-async def changed(root: Path, copy: Path, work: Callable[[Path], None], **options: bool) -> Changes:
+async def changed(
+    root: Path, copy: Path, work: Callable[[Path], None], *, gitignore: bool = False
+) -> Changes:
     """The changes of an agent that does this to its copy."""
     with anyio.fail_after(PATIENCE):
-        snapshot = await copy_in(LocalBox(), root, target=str(copy), **options)
+        snapshot = await copy_in(LocalBox(), root, target=str(copy), gitignore=gitignore)
         work(copy)
         return await collect(LocalBox(), snapshot, root.parent / "kept", target=str(copy))
 
@@ -93,6 +96,11 @@ def put_link_for_new_parent(root: Path) -> None:
     (root / "new").symlink_to(root.parent)
 
 
+def identities(root: Path) -> dict[str, tuple[int, ...]]:
+    rows = {path: path.lstat() for path in root.rglob("*")}
+    return {str(path): (it.st_ino, it.st_mode, it.st_mtime_ns) for path, it in rows.items()}
+
+
 @pytest.mark.parametrize(
     "meanwhile",
     [
@@ -111,14 +119,14 @@ async def test_a_directory_that_has_moved_on_is_left_alone(
 ) -> None:
     changes = await changed(root, copy, everything)
     meanwhile(root)
-    before = {name: os.lstat(root / name) for name in os.listdir(root)}
+    before = identities(root)
     with pytest.raises(ApplyRefused, match="was left as it is"):
         apply(changes, root)
-    assert {name: os.lstat(root / name) for name in os.listdir(root)} == before
+    assert identities(root) == before
 
 
 @pytest.mark.parametrize("step", ["rename", "rmdir", "mkdir", "fchmod"])
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, 2])
 async def test_a_step_that_fails_takes_all_steps_before_it_back(
     root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, step: str, nth: int
 ) -> None:
@@ -128,8 +136,9 @@ async def test_a_step_that_fails_takes_all_steps_before_it_back(
 
     def failing(*args: object, **options: object) -> object:
         nonlocal calls
-        calls += 1
+        calls += not str(args[0]).startswith(STAGE)  # which is cleared up in any case
         if calls == nth:
+            calls += 1
             raise OSError(28, "No space left on device")
         return real(*args, **options)
 

@@ -49,6 +49,7 @@ async def answered(root: Path, copy: Path, says: bytes) -> Changes:
         record("symlink", "nowhere/child", "x") + END,
         record("symlink", "file/child", "x") + END,
         record("symlink", "empty", "") + END,
+        record("symlink", "odd", "\udcff") + END,
         record("deleted", "never-was") + END,
         record("deleted", "file") + record("symlink", "file", "x") + END,
         record("deleted", "folder") + END,

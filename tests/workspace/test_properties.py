@@ -43,8 +43,8 @@ def plant(root: Path, wanted: Tree) -> None:
                 case ("dir", int(mode)):
                     path.mkdir()
                     folders.append((path, mode))
-        except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            continue
+        except OSError:
+            continue  # below a file, or through a link
     for path, mode in reversed(folders):
         path.chmod(mode)
 
@@ -85,7 +85,7 @@ async def _round_trip(before: Tree, after: Tree) -> None:
             assert as_git_sees(theirs) == as_git_sees(wanted)
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(TREES, TREES)
 def test_any_tree_becomes_any_other(before: Tree, after: Tree) -> None:
     async def bounded() -> None:

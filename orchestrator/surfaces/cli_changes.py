@@ -1,0 +1,136 @@
+"""`orchestrator show` and `orchestrator apply`: how a run ended, and what it did to its copy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.surfaces.cli_options import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.domain.result import ChangedFile
+    from orchestrator.engine.store import RunRecord
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
+
+SIGNS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "mode": "m"}
+"""As git would mark them; m is a mode alone."""
+
+
+def show(
+    run_id: Run,
+    *,
+    patch: Annotated[
+        bool, typer.Option("--patch", help="Print what it changed, as `git apply` takes it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print how a run ended: its result, what it changed, what it was denied."""
+    import anyio
+
+    from orchestrator.app import open_copies
+    from orchestrator.settings import read_settings
+    from orchestrator.surfaces.event_lines import visible, write
+
+    if patch:
+        data = open_copies(read_settings()).patch(run_id)
+        if as_json:
+            print(json.dumps({"run_id": run_id, "patch": data.decode(errors="replace")}))
+        elif sys.stdout.isatty():
+            write(visible(data.decode(errors="replace")), sys.stdout)
+        else:
+            sys.stdout.buffer.write(data)
+        return
+    record = anyio.run(_record, run_id)
+    if as_json:
+        print(json.dumps(record.model_dump(mode="json")))
+        return
+    for line in record_lines(record):
+        write(visible(line), sys.stdout)
+
+
+def apply(
+    run_id: Run,
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Another directory than the one that was copied."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    allow_links: Annotated[
+        bool, typer.Option("--allow-links", help="Also links that lead out of the directory.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Apply to the workspace what a run changed in its copy; all of it, or nothing."""
+    from orchestrator.app import open_copies
+    from orchestrator.settings import read_settings
+    from orchestrator.surfaces.event_lines import visible, write
+
+    copies = open_copies(read_settings())
+    target = to.absolute() if to is not None else None
+    applied = copies.apply(run_id, to=target, dry_run=dry_run, allow_links=allow_links)
+    if as_json:
+        print(json.dumps(applied.model_dump(mode="json")))
+        return
+    for file in applied.files:
+        write(visible(changed_line(file)), sys.stdout)
+    for folder in applied.kept_folders:
+        write(visible(f"kept {folder}, since something else is in it"), sys.stdout)
+    done = "would be changed" if dry_run else "changed"
+    said = "nothing to do: it is like that already" if applied.already else done
+    write(f"{len(applied.files)} files: {said}", sys.stderr)
+
+
+def changed_line(file: ChangedFile) -> str:
+    """A sign and a path, as git has them."""
+    renamed = f"{file.old_path} -> " if file.old_path else ""
+    return f"{SIGNS[file.change]}  {renamed}{file.path}"
+
+
+def record_lines(record: RunRecord) -> Iterator[str]:
+    """A run for people."""
+    yield f"run       {record.run_id}, {record.agent} for {record.caller}"
+    yield f"status    {record.status}{f' ({record.reason})' if record.reason else ''}"
+    yield f"task      {' '.join(record.prompt.split())}"
+    result = record.result
+    if result is None:
+        return
+    if result.message:
+        yield f"message   {result.message}"
+    if result.session:
+        yield f"session   {result.session}"
+    yield f"took      {result.duration_ms / 1000:.1f} s, ${result.cost_usd:.4f}, {result.model}"
+    for heading, values in (
+        ("denied", (*result.denied_hosts, *result.denied_tools)),
+        ("missing", result.failed_mcp_servers),
+    ):
+        for value in values:
+            yield f"{heading:<9} {value}"
+    for file in result.changed_files:
+        yield f"changed   {changed_line(file)}"
+    if result.changed_files:
+        yield f"          `orchestrator apply {record.run_id}` applies it, `show --patch` prints it"
+    answer = result.result if result.result is not None else result.partial_text
+    if answer:
+        yield ""
+        yield answer if isinstance(answer, str) else json.dumps(answer, indent=2)
+
+
+async def _record(run_id: str) -> RunRecord:
+    from orchestrator.errors import RunNotFound
+    from orchestrator.surfaces.cli_runs import open_store
+
+    async with open_store() as store:
+        record = await store.run(run_id)
+    if record is None:
+        raise RunNotFound(f"there is no run {run_id!r}; `orchestrator runs` lists them")
+    return record
