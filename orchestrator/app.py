@@ -20,9 +20,12 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.memory import Memory
+from orchestrator.engine.pool import Pool
 from orchestrator.engine.service import Service
 from orchestrator.engine.session_rows import SessionRow, SessionRows
 from orchestrator.engine.sessions import Sessions
+from orchestrator.engine.shelf import PoolLimits
+from orchestrator.engine.stage import WaitingStage
 from orchestrator.engine.staging import Staging
 from orchestrator.engine.store import Store
 from orchestrator.errors import OperatorError
@@ -48,9 +51,10 @@ async def open_orchestrator(
         store = Store(settings.state_dir / "runs.sqlite", owner.id)
         copies = open_copies(settings)
         sessions = Sessions(runtime, SessionRows(store, owner.id))
+        pool: Pool[WaitingStage] = Pool(pool_limits(settings))
         variables = environment() if environ is None else environ
         try:
-            async with open_model_service(settings) as models, sessions:
+            async with open_model_service(settings) as models, sessions, pool:
                 credential = credential_of(settings)
                 staging = Staging(
                     runtime=runtime,
@@ -61,6 +65,7 @@ async def open_orchestrator(
                     dialer=Dialer(environ=variables),
                     secret_store=SecretStore(settings.secrets_file, secret_environment()),
                     sessions=sessions,
+                    pool=pool,
                     memory=Memory(settings.agents_dir, settings.state_dir / "memory"),
                     ca_certificates=_ca_certificates(variables),
                     script_of=lambda agent: _script(settings, agent),
@@ -78,6 +83,14 @@ async def open_orchestrator(
         finally:
             await runtime.aclose()
             store.close()
+
+
+def pool_limits(settings: Settings) -> PoolLimits:
+    return PoolLimits(
+        max_spares=settings.max_spares,
+        max_memory_bytes=settings.max_spares_mb * 1024 * 1024,
+        pause_after_seconds=settings.pause_spares_seconds,
+    )
 
 
 async def living_sessions(settings: Settings) -> tuple[SessionRow, ...]:

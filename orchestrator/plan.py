@@ -32,6 +32,9 @@ GRACE_SECONDS = 60.0
 """What the container outlives the run's own deadline by: the warden's clock is the last resort."""
 
 
+WAITING_SECONDS = 3600.0
+"""What a spare's container may wait for a run besides."""
+
 KEPT_SECONDS = 30 * 86400.0
 """The same for a container that stays between calls; it is stopped long before."""
 
@@ -129,7 +132,7 @@ def plan(
         ),
         oci_runtime=agent.runtime,
         seccomp=place.seccomp if agent.seccomp == "strict" else None,
-        lifetime_seconds=KEPT_SECONDS if agent.session.keep else timeout + GRACE_SECONDS,
+        lifetime_seconds=_lifetime(agent, timeout),
     )
     return Plan(
         agent=agent,
@@ -139,6 +142,14 @@ def plan(
         timeout_seconds=timeout,
         first_message=task.message,
     )
+
+
+def _lifetime(agent: AgentSpec, timeout: float) -> float:
+    if agent.session.keep:
+        return KEPT_SECONDS
+    waiting = WAITING_SECONDS if agent.warm else 0.0
+    # Of the agent's time, not of the task's: spares are made before anybody asks for less.
+    return (agent.timeout_ms / 1000 if agent.warm else timeout) + waiting + GRACE_SECONDS
 
 
 def _told(agent: AgentSpec) -> AgentSpec:

@@ -71,6 +71,12 @@ class Settings(Frozen):
     """ORCHESTRATOR_MAX_RUNS: how many runs at once; later ones wait for their turn."""
     max_runs_per_agent: Annotated[int, Field(ge=1)] = 8
     """ORCHESTRATOR_MAX_RUNS_PER_AGENT: the same for each agent."""
+    max_spares: Annotated[int, Field(ge=0)] = 8
+    """ORCHESTRATOR_MAX_SPARES: how many containers may wait, of all agents together."""
+    max_spares_mb: Annotated[int, Field(ge=0)] = 4096
+    """ORCHESTRATOR_MAX_SPARES_MB: what they may take of memory, in MiB."""
+    pause_spares_seconds: Annotated[int, Field(ge=1)] = 30
+    """ORCHESTRATOR_PAUSE_SPARES_SECONDS: after so long, a waiting CLI is paused."""
     anthropic_api_key: SecretStr | None = None
     """ANTHROPIC_API_KEY. The model credentials stay in this process; no container sees them."""
     anthropic_auth_token: SecretStr | None = None
@@ -326,6 +332,11 @@ SOURCES: dict[str, Source] = {
     "max_runs": Source("ORCHESTRATOR_MAX_RUNS", _count("ORCHESTRATOR_MAX_RUNS")),
     "max_runs_per_agent": Source(
         "ORCHESTRATOR_MAX_RUNS_PER_AGENT", _count("ORCHESTRATOR_MAX_RUNS_PER_AGENT")
+    ),
+    "max_spares": Source("ORCHESTRATOR_MAX_SPARES", _count("ORCHESTRATOR_MAX_SPARES")),
+    "max_spares_mb": Source("ORCHESTRATOR_MAX_SPARES_MB", _count("ORCHESTRATOR_MAX_SPARES_MB")),
+    "pause_spares_seconds": Source(
+        "ORCHESTRATOR_PAUSE_SPARES_SECONDS", _count("ORCHESTRATOR_PAUSE_SPARES_SECONDS")
     ),
     "anthropic_api_key": Source("ANTHROPIC_API_KEY", SecretStr, may_be_in_file=False),
     "anthropic_auth_token": Source("ANTHROPIC_AUTH_TOKEN", SecretStr, may_be_in_file=False),

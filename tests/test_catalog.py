@@ -752,7 +752,9 @@ def test_the_shipped_agents_load() -> None:
 def test_the_prompt_section_lists_agents_by_name() -> None:
     agents = [
         AgentSpec(name="github", description="Reads\n  repositories", session=Session(keep=True)),
-        AgentSpec(name="a", description="Does a.", workspace=Workspace(mode="none"), output_schema={}),
+        AgentSpec(
+            name="a", description="Does a.", workspace=Workspace(mode="none"), output_schema={}
+        ),
         AgentSpec(name="b", description="Does b"),
     ]
     assert prompt_section(agents).splitlines() == [

@@ -92,6 +92,12 @@ PathPattern = Annotated[str, AfterValidator(_check_path)]
 Env = dict[Annotated[str, AfterValidator(_check_variable_name)], Template]
 
 
+OWN_HEADERS = frozenset(
+    ("host", "connection", "content-length", "transfer-encoding", "te", "upgrade", "trailer")
+)
+"""What no secret can be."""
+
+
 class Permissions(Frozen):
     """Which tools the agent may use, in the words of its CLI. None, unless allowed."""
 
@@ -183,6 +189,8 @@ class Secret(Frozen):
             raise ValueError('paths is missing: say what of the hosts, such as "/repos/acme/**"')
         if self.variable is not None and self.expose is None:
             raise ValueError("variable needs `expose: env`; otherwise no variable is set")
+        if self.header.lower() in OWN_HEADERS:
+            raise ValueError(f"header is {self.header}, which the gateway sets itself")
         if any("*" in host or "/" in host for host in self.hosts):
             raise ValueError("hosts must be written out: a wildcard would send it to strangers")
         return self

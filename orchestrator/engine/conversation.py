@@ -73,6 +73,8 @@ class Conversation:
         self.at_work = asyncio.Event()
         """The CLI has begun a turn: from now on there is something to interrupt."""
         self.denied: list[str] = []
+        self.tools_failed = False
+        """A tool returned an error."""
         self._stderr = b""
         self.wrote_too_much = False
         """It was not listened to any longer."""
@@ -85,6 +87,7 @@ class Conversation:
         self.last_text = ""
         self.at_work = asyncio.Event()
         self.denied = []
+        self.tools_failed = False
         self.ready = Ready()
 
     async def initialize(self) -> None:
@@ -188,8 +191,8 @@ class Conversation:
                 line = f"{sign.tool} {_one_line(sign.input)}"
                 self._note("tool_call", line, id=sign.id, tool=sign.tool, input=sign.input)
             elif isinstance(sign, ToolReturned):
-                kind: EventKind = "tool_result"
-                self._note(kind, sign.text, id=sign.id, is_error=sign.is_error)
+                self.tools_failed |= sign.is_error
+                self._note("tool_result", sign.text, id=sign.id, is_error=sign.is_error)
             elif isinstance(sign, Retrying):
                 self._note("api_retry", sign.error, attempt=sign.attempt, status=sign.status)
             elif sign.text:

@@ -167,7 +167,8 @@ class _Work:
         finally:
             outcome.note(conversation)
             outcome.note_use(stage.reach)
-        await exhaustion.warn(stage.container, record)
+            if _in_trouble(stage, outcome):
+                stage.strain = await exhaustion.warn(stage.container, record, stage.strain)
 
     def settle(self) -> None:
         """Count what was still under way when the conversation ended."""
@@ -200,6 +201,12 @@ class _Work:
                 self._outcome.patch = handed.patch
         if limit.cancelled_caught:
             self._record.note("warning", "the agent's changes took too long to read, and are lost")
+
+
+def _in_trouble(stage: Stage, outcome: Outcome) -> bool:
+    """Whether a limit may have been hit: asking takes a while, and most runs hit none."""
+    troubled = outcome.status != "completed" or stage.conversation.tools_failed
+    return troubled or stage.container.fate.out_of_memory.is_set()
 
 
 async def _converse(plan: Plan, stage: Stage, record: Record, outcome: Outcome) -> None:

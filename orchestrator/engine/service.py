@@ -95,6 +95,10 @@ class Service:
                 await self._finish(result)
         return result
 
+    async def keep_warm(self) -> None:
+        """Have spares for the agents that ask for them, for ever: for those who serve."""
+        await self._staging.keep_warm(self.agents)
+
     async def apply(self, run_id: str, caller: str, *, dry_run: bool = False) -> Applied:
         """Do to a workspace what a run of this caller did to its copy."""
         record = await self.store.run(run_id)

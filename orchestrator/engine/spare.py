@@ -122,7 +122,7 @@ async def open_waiting(
             await prepare(container)
         async with container.spawn(launch) as process:
             await ready(process)
-            yield WaitingCli(container, process, await _memory_bytes(container))
+            yield WaitingCli(container, process, await memory_bytes(container))
 
 
 def spare_key(spec: ContainerSpec, launch: Launch, *versions: str) -> str:
@@ -134,7 +134,8 @@ def spare_key(spec: ContainerSpec, launch: Launch, *versions: str) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-async def _memory_bytes(container: Container) -> int:
+async def memory_bytes(container: Container) -> int:
+    """What a container takes now; 0 if it does not say."""
     done = await container.run(Launch(argv=("cat", *MEMORY_FILES)))  # one of them is not there
     return min(read_memory_stat(done.stdout), container.spec.limits.memory_bytes)
 

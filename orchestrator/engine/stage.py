@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import Launch
 from orchestrator.engine.conversation import CliEnded, Conversation
+from orchestrator.engine.exhaustion import Strain
+from orchestrator.engine.spare import WaitingCli
 from orchestrator.errors import WireLost
 from orchestrator.gateway.reach import Reach
 from orchestrator.wire.host import Process
@@ -31,18 +33,32 @@ class Stage:
     process: Process
     conversation: Conversation
     reach: Reach
+    strain: Strain = field(default_factory=Strain)
+    """Limits that were hit in earlier runs, if there were any."""
     shared: bool = False
     """Others use it after this run: what it has used is known when the run ends, not later."""
 
 
+class WaitingStage(WaitingCli):
+    """A stage that nobody plays on yet: a spare."""
+
+    def __init__(self, stage: Stage, memory_bytes: int) -> None:
+        super().__init__(stage.container, stage.process, memory_bytes)
+        self.stage = stage
+
+
 @asynccontextmanager
 async def open_stage(
-    held: AbstractAsyncContextManager[Container], launch: Launch, reach: Reach
+    held: AbstractAsyncContextManager[Container],
+    launch: Launch,
+    reach: Reach,
+    *,
+    initialize: bool = False,
 ) -> AsyncIterator[Stage]:
     """A stage in a container of its own; leaving the block leaves nothing of either."""
     async with held as container:
         await reach.offer(container)
-        async with open_cli(container, launch, reach) as stage:
+        async with open_cli(container, launch, reach, initialize=initialize) as stage:
             yield stage
 
 

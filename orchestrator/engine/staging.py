@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 from pydantic import SecretStr
 
+from orchestrator.catalog import AgentsDir
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.agent import AgentSpec, Network
 from orchestrator.domain.container import Launch, User
 from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.memory import Memory, MemoryText
+from orchestrator.engine.pool import Pool
 from orchestrator.engine.record import Record
 from orchestrator.engine.run import Outcome
 from orchestrator.engine.session_rows import SessionKey
 from orchestrator.engine.sessions import Makings, Sessions
-from orchestrator.engine.stage import Stage, open_stage
+from orchestrator.engine.spare import memory_bytes, spare_key
+from orchestrator.engine.stage import Stage, WaitingStage, open_stage
+from orchestrator.errors import OrchestratorError
 from orchestrator.gateway.dial import Dialer
 from orchestrator.gateway.egress import EgressAccess, EgressSeen
 from orchestrator.gateway.egress_rules import EgressRules
@@ -32,8 +38,16 @@ from orchestrator.gateway.upstream import Upstream
 from orchestrator.plan import Place, Plan, plan
 from orchestrator.runners import claude
 
+log = logging.getLogger(__name__)
+
 ScriptOf = Callable[[AgentSpec], Upstream | None]
 """A script that plays the model for this agent; None for the real model."""
+
+LOOK_SECONDS = 1.0
+"""How often agents/ is looked at for spares that are wanted, or not any more."""
+
+MAX_ALIKE = 4
+"""Kinds of spares of one agent: with its usual spec, and with the last few workspaces."""
 
 STAND_IN = "(a token for this run only)"
 
@@ -59,6 +73,11 @@ class Prepared:
         return tuple(value.get_secret_value() for value in self.values.values())
 
     @property
+    def spare_key(self) -> str:
+        """The same for all runs that one spare could serve."""
+        return spare_key(self.plan.container, self.plan.launch)
+
+    @property
     def session(self) -> SessionKey:
         return SessionKey(
             agent=self.agent.name, caller=self.task.caller, name=self.task.session or "default"
@@ -79,6 +98,7 @@ class Staging:
         dialer: Dialer,
         secret_store: SecretStore,
         sessions: Sessions,
+        pool: Pool[WaitingStage],
         memory: Memory,
         ca_certificates: str = "",
         script_of: ScriptOf = no_script,
@@ -91,6 +111,9 @@ class Staging:
         self._dialer = dialer
         self._secret_store = secret_store
         self._sessions = sessions
+        self._pool = pool
+        self._wanted: dict[str, str] = {}
+        """Spares that are kept: their key -> their agent, the oldest first."""
         self._memory = memory
         self._ca_certificates = ca_certificates
         self._script_of = script_of
@@ -124,19 +147,15 @@ class Staging:
         image = prepared.plan.container.image
         record.note("starting", f"a container of {image}", image=image)
         if prepared.agent.session.keep:
-            key = prepared.session
-            async with self._sessions.use(
-                key, prepared.agent.session, self._makings(prepared)
-            ) as use:
-                outcome.session, outcome.session_note = key.name, use.note
-                if use.note:
-                    record.note("warning", use.note)
-                self._bind(use.stage.reach, prepared, record)
-                await self._memory.place(use.stage.container, prepared.memory)
-                try:
-                    yield use.stage
-                finally:
-                    await self._memory.take_back(use.stage.container, prepared.memory, record)
+            async with self._in_session(prepared, record, outcome) as stage:
+                yield stage
+            return
+        if self._may_wait(prepared.agent):
+            claimed = self._pool.claimed(prepared.spare_key, lambda: self._waiting(prepared))
+            async with claimed as waiting:
+                self._want_again(prepared)
+                self._bind(waiting.stage.reach, prepared, record)
+                yield waiting.stage
             return
         reach = self._reach(prepared.agent)
         launch = self._launch(prepared, reach)
@@ -144,6 +163,79 @@ class Staging:
         async with open_stage(held, launch, reach) as stage:
             self._bind(reach, prepared, record)
             yield stage
+
+    @asynccontextmanager
+    async def _in_session(
+        self, prepared: Prepared, record: Record, outcome: Outcome
+    ) -> AsyncIterator[Stage]:
+        session, makings = prepared.agent.session, self._makings(prepared)
+        async with self._sessions.use(prepared.session, session, makings) as use:
+            outcome.session, outcome.session_note = prepared.session.name, use.note
+            if use.note:
+                record.note("warning", use.note)
+            self._bind(use.stage.reach, prepared, record)
+            await self._memory.place(use.stage.container, prepared.memory)
+            try:
+                yield use.stage
+            finally:
+                await self._memory.take_back(use.stage.container, prepared.memory, record)
+
+    # Spares
+
+    async def keep_warm(self, agents: AgentsDir) -> None:
+        """Have as many spares as the agents ask for, for ever."""
+        seen: object = None
+        while True:
+            catalog = agents.current()
+            if catalog is not seen:
+                seen = catalog
+                await self._stock([a for a in catalog.agents.values() if self._may_wait(a)])
+            await anyio.sleep(LOOK_SECONDS)
+
+    async def _stock(self, agents: Sequence[AgentSpec]) -> None:
+        """Want spares for these agents, and for no others."""
+        wanted: dict[str, str] = {}
+        for agent in agents:
+            try:
+                prepared = await self.prepare(
+                    agent, Task(agent=agent.name, prompt="-"), really=False
+                )
+            except OrchestratorError as exc:
+                log.warning("no spares of %s: %s", agent.name, exc)
+                continue
+            wanted[prepared.spare_key] = agent.name
+            self._want(prepared)
+        for key in self._wanted.keys() - wanted.keys():
+            self._pool.forget(key)
+        self._wanted = wanted
+
+    def _want(self, prepared: Prepared) -> None:
+        self._wanted[prepared.spare_key] = prepared.agent.name
+        self._pool.want(prepared.spare_key, prepared.agent.warm, lambda: self._waiting(prepared))
+
+    def _want_again(self, prepared: Prepared) -> None:
+        """The next run may well be like this one: on the same workspace, for instance."""
+        alike = [key for key, name in self._wanted.items() if name == prepared.agent.name]
+        if not alike or prepared.spare_key in alike:
+            return  # nobody keeps spares of it, or these are there already
+        for key in alike[1 : len(alike) + 2 - MAX_ALIKE]:
+            del self._wanted[key]
+            self._pool.forget(key)
+        self._want(prepared)
+
+    def _may_wait(self, agent: AgentSpec) -> bool:
+        """Whether a spare can stand in for it: nothing of a run may be in one beforehand."""
+        exposed = any(secret.expose is not None for secret in agent.secrets)
+        return bool(agent.warm) and not agent.session.keep and not exposed
+
+    @asynccontextmanager
+    async def _waiting(self, prepared: Prepared) -> AsyncIterator[WaitingStage]:
+        reach = self._reach(prepared.agent)
+        labels = {"orchestrator.agent": prepared.agent.name, "orchestrator.spare": "yes"}
+        held = self._runtime.open(prepared.plan.container, labels=labels)
+        launch = self._launch(prepared, reach)
+        async with open_stage(held, launch, reach, initialize=True) as stage:
+            yield WaitingStage(stage, await memory_bytes(stage.container))
 
     def variables(self, prepared: Prepared) -> tuple[str, ...]:
         """Values of the orchestrator's variables that enter the container."""
@@ -255,7 +347,12 @@ def workspace_owner(workspace: Path | None) -> User | None:
 def _route_network(agent: AgentSpec) -> Network:
     """Where secrets may go: to their hosts, at a private address only if agent.md says so."""
     hosts = tuple(dict.fromkeys(host for secret in agent.secrets for host in secret.hosts))
-    return Network(mode="allow", allow=hosts, allow_private=agent.network.allow_private)
+    return Network(
+        mode="allow",
+        allow=hosts,
+        allow_private=agent.network.allow_private,
+        deny=agent.network.deny,
+    )
 
 
 def _stand_ins(agent: AgentSpec) -> dict[str, SecretStr]:

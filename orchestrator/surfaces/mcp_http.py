@@ -57,6 +57,7 @@ async def _serve(settings: Settings, service: Service, listener: socket.socket, 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, web)
         tasks.start_soon(notices.watch)
+        tasks.start_soon(service.keep_warm)
         print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
         await web.serve([listener])
         tasks.cancel_scope.cancel()

@@ -24,6 +24,7 @@ async def serve(settings: Settings) -> None:
             with anyio.CancelScope() as scope:
                 tasks.start_soon(_cancel_on_signal, scope)
                 tasks.start_soon(notices.watch)
+                tasks.start_soon(service.keep_warm)
                 await low.run(reader, writer, options)
         if scope.cancelled_caught:
             # The thread that reads stdin cannot be interrupted; all that is ours is closed.

@@ -15,9 +15,12 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.memory import Memory
+from orchestrator.engine.pool import Pool
 from orchestrator.engine.service import Service
 from orchestrator.engine.session_rows import SessionRows
 from orchestrator.engine.sessions import Sessions
+from orchestrator.engine.shelf import PoolLimits
+from orchestrator.engine.stage import WaitingStage
 from orchestrator.engine.staging import Staging
 from orchestrator.engine.store import Store
 from orchestrator.gateway.dial import Dialer
@@ -40,6 +43,7 @@ class Harness:
         policy = MountPolicy(roots=(folder,), home=Path("/nowhere"))
         self.copies = Copies(folder / "changes", policy)
         self.sessions = Sessions(runtime, SessionRows(self.store, "a test"))
+        self.pool: Pool[WaitingStage] = Pool(PoolLimits())
         self.dialer = Dialer()
         self.environ: dict[str, str] = {}
         self.secrets: dict[str, str] = {}
@@ -67,6 +71,7 @@ class Harness:
             dialer=self.dialer,
             secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
             sessions=self.sessions,
+            pool=self.pool,
             memory=Memory(self._agents, self._folder / "memory"),
             ca_certificates=self.ca_certificates,
             script_of=lambda _: model.upstream(),
@@ -81,7 +86,8 @@ class Harness:
 
     async def run(self, steps: Steps, task: Task | None = None, **fields: object) -> RunResult:
         task = task or Task(agent="worker", prompt="Do it.")
-        return await self.service(steps, **fields).run(task, self.events.append)
+        service = self.service(steps, each_task=False, **fields)
+        return await service.run(task, self.events.append)
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.events]

@@ -27,6 +27,8 @@ FAULTS_PER_CLAIM = 0.3
 KILLED_IN_USE = 0.05
 IN_A_HURRY = 0.2
 """Claims that do not wait for a spare to be there."""
+MEMORY_COMES_BACK = 0.5
+"""With each claim."""
 WAIT_SECONDS = 10.0
 """For the others: memory may be short just now."""
 
@@ -90,6 +92,8 @@ class Storm:
             agent = self._random.choice(AGENTS)
             if self._random.random() < FAULTS_PER_CLAIM:
                 await self._do_harm(pool)
+            if self._random.random() < MEMORY_COMES_BACK:
+                self._available = PLENTY
             if self._random.random() > IN_A_HURRY:
                 with anyio.move_on_after(WAIT_SECONDS):
                     await pool.until(self._could_be_claimed(agent))
@@ -127,7 +131,7 @@ class Storm:
                 self._generation[agent] += 1
                 self._want(pool, agent)
             case "memory":
-                self._available = 0 if self._available else PLENTY
+                self._available = 0
             case "restart" if self._restart is not None:
                 self._harmed |= set(self._stage.spares)
                 await self._restart()

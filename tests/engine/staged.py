@@ -50,6 +50,6 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
 
 async def engine_of(service: Service) -> DockerRuntime:
     """The runtime that the service uses, to look at its containers from outside."""
-    runtime = service._runtime
+    runtime = service._staging._runtime
     assert isinstance(runtime, LazyRuntime)
     return await runtime._get()

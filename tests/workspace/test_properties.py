@@ -18,7 +18,7 @@ from tests.workspace.trees import PATIENCE, LocalBox, Tree, git, tree
 NAMES = st.sampled_from(["a", "b", "c d", "é", "x\ny", "-n", '"q"', "\\"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 FILES = st.tuples(st.just("file"), st.sampled_from([0o644, 0o755, 0o600]), st.binary(max_size=200))
-LINKS = st.tuples(st.just("symlink"), NAMES)
+LINKS = st.tuples(st.just("symlink"), st.sampled_from(["nowhere", "./x"]))  # git minds loops
 FOLDERS = st.tuples(st.just("dir"), st.sampled_from([0o755, 0o700, 0o500]))
 TREES = st.dictionaries(PATHS, st.one_of(FILES, FILES, LINKS, FOLDERS), max_size=10)
 
@@ -85,7 +85,7 @@ async def _round_trip(before: Tree, after: Tree) -> None:
             assert as_git_sees(theirs) == as_git_sees(wanted)
 
 
-@settings(max_examples=60)
+@settings(max_examples=15)
 @given(TREES, TREES)
 def test_any_tree_becomes_any_other(before: Tree, after: Tree) -> None:
     async def bounded() -> None:
