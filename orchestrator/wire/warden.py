@@ -223,7 +223,11 @@ class Warden:
             if now >= self._lifetime_until:
                 return EXIT_LIFETIME
             if now >= self._lease_until:
-                return EXIT_LEASE
+                # Thawed after its time, a poll comes back with nothing, whatever waits.
+                if not self._read_wire():
+                    return EXIT_WIRE_CLOSED
+                if time.monotonic() >= self._lease_until:
+                    return EXIT_LEASE
             if self._killing:
                 self._sweep()
             if self._accept_at and now >= self._accept_at:

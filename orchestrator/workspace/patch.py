@@ -41,9 +41,9 @@ ENVIRONMENT = {
 }
 
 DIFF = (
-    *("git", "-c", "core.quotePath=false", "diff-tree", "-r", "-p", "-M", "--binary"),
+    *("git", "-c", "core.quotePath=false", "diff-tree", "-r", "-p", "--binary"),
     *("--full-index", "--no-ext-diff", "--no-textconv", "--no-color"),
-    *("--src-prefix=a/", "--dst-prefix=b/", "refs/heads/old", "refs/heads/new"),
+    *("--src-prefix=a/", "--dst-prefix=b/"),
 )
 
 
@@ -81,11 +81,22 @@ async def _make(box: Box, changes: Changes, repository: str) -> int:
             argv=("git", "fast-import", "--quiet", "--done"), env=settings, files=(attributes,)
         )
         await talk(box, add, import_stream(changes), nothing)
-        await talk(box, Launch(argv=DIFF, env=settings), _no_input(), keep)
+        diff = (*DIFF, _renames(changes), "refs/heads/old", "refs/heads/new")
+        await talk(box, Launch(argv=diff, env=settings), _no_input(), keep)
     finally:
         with anyio.move_on_after(PATCH_SECONDS, shield=True):
             await talk(box, Launch(argv=("rm", "-rf", repository)), _no_input(), nothing)
     return await anyio.to_thread.run_sync(_write, changes.folder / PATCH, parts)
+
+
+def _renames(changes: Changes) -> str:
+    """`git apply` (2.39) does not see that a renamed symbolic link is gone, and refuses what is
+    new below it: "affected file 'a/b' is beyond a symbolic link".
+    """
+    links_gone = any(
+        change.old.kind == "symlink" and change.new.kind != "symlink" for change in changes.changes
+    )
+    return "--no-renames" if links_gone else "-M"
 
 
 def _write(path: Path, parts: list[bytes]) -> int:

@@ -208,12 +208,13 @@ async def test_what_a_hostile_agent_leaves_is_told_and_cannot_leave_the_tree(
 
 
 async def test_a_flood_of_files_ends_in_a_warning_and_not_in_a_flood(
-    container: Container, tmp_path: Path
+    container: Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("orchestrator.workspace.copies.MAX_CHANGES", 1000)
     root = make(tmp_path / "project", {"file": "x"})
     flood = (
         "import os\n"
-        "for n in range(60):\n"
+        "for n in range(3):\n"
         "    os.mkdir(f'/workspace/{n}')\n"
         "    for m in range(1000): os.symlink('x', f'/workspace/{n}/{m}')\n"
     )
@@ -223,7 +224,7 @@ async def test_a_flood_of_files_ends_in_a_warning_and_not_in_a_flood(
         assert done.code == 0, done.stderr
         changes = await collect(container, snapshot, tmp_path / "kept")
     assert not changes.complete
-    assert "more than 50,000 things are new" in changes.warnings[-1]
+    assert "more than 1,000 things are new" in changes.warnings[-1]
     with pytest.raises(ApplyRefused, match="not complete"):
         apply(changes, root)
 
