@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import MIB
+from orchestrator.domain.hosts import host_rule
 from orchestrator.domain.variables import Template
 
 SHM_MB = 64
@@ -44,14 +45,22 @@ def _check_variable_name(text: str) -> str:
 
 
 def _check_host(text: str) -> str:
-    if "://" in text:
-        raise ValueError('is a URL; write the host alone, such as "api.github.com"')
-    if text == "*":
-        raise ValueError("allows every host; if that is meant, write `network: open`")
-    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+(/[0-9]{1,3})?", text):
-        raise ValueError(
-            'must be a host, such as "api.github.com", "*.example.org" or "example.org:8443"'
-        )
+    host_rule(text)
+    return text
+
+
+def _check_allowed(text: str) -> str:
+    if host_rule(text).network is not None:
+        raise ValueError("is an address, and names are wanted here; write it under allow_private")
+    return text
+
+
+def _check_secrets_host(text: str) -> str:
+    rule = host_rule(text)
+    if rule.below:
+        raise ValueError("has a wildcard, which would send the secret to strangers; write it out")
+    if rule.network is not None:
+        raise ValueError("is an address; name the host, whose certificate says that it is the one")
     return text
 
 
@@ -83,6 +92,12 @@ Rule = Annotated[str, AfterValidator(_check_rule)]
 
 Host = Annotated[str, AfterValidator(_check_host)]
 """A name, "*." and a name, an address or a range of them; then perhaps a port."""
+
+AllowedHost = Annotated[str, AfterValidator(_check_allowed)]
+"""The same without addresses, which are closed unless they are named as private."""
+
+SecretsHost = Annotated[str, AfterValidator(_check_secrets_host)]
+"""A name, then perhaps a port."""
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -125,7 +140,7 @@ class Network(Frozen):
 
     mode: Literal["none", "allow", "open"] = "none"
     """Nothing, what is allowed, or every public host."""
-    allow: tuple[Host, ...] = ()
+    allow: tuple[AllowedHost, ...] = ()
     """Host patterns such as "api.github.com", "*.example.org", "example.org:8443"."""
     allow_private: tuple[Host, ...] = ()
     """Hosts that may have a private address: this machine's network is closed otherwise."""
@@ -156,7 +171,7 @@ class Secret(Frozen):
 
     name: Name
     """What the operator keeps it under."""
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[SecretsHost, ...] = ()
     """Hosts it is for, without wildcards; reached over HTTPS, on port 443 unless written."""
     methods: tuple[Method, ...] = ("GET", "HEAD")
     """What may be asked for with it."""
@@ -191,8 +206,6 @@ class Secret(Frozen):
             raise ValueError("variable needs `expose: env`; otherwise no variable is set")
         if self.header.lower() in OWN_HEADERS:
             raise ValueError(f"header is {self.header}, which the gateway sets itself")
-        if any("*" in host or "/" in host for host in self.hosts):
-            raise ValueError("hosts must be written out: a wildcard would send it to strangers")
         return self
 
     @property

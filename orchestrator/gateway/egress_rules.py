@@ -8,18 +8,13 @@ write 127.0.0.1.
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Network
-from orchestrator.errors import AgentInvalid
+from orchestrator.domain.hosts import PORTS, Address, host_rule, ip_address, normal_host
 from orchestrator.gateway import dial
-
-PORTS = (80, 443)
-"""What a rule means that names no port."""
 
 INSIDE_NAMES = (
     *("localhost", "local", "internal", "intranet", "lan", "corp", "home", "private"),
@@ -52,8 +47,6 @@ COMPATIBLE = ipaddress.IPv6Network("::/96")
 SHOWN_CHARS = 100
 """Of a host that is none."""
 
-Address = IPv4Address | IPv6Address
-
 RETRY = "retrying will not help"
 
 
@@ -71,45 +64,19 @@ class Verdict(Frozen):
     """The author said that this one is on the inside."""
 
 
-@dataclass(frozen=True)
-class _Rule:
-    text: str
-    """As the author wrote it."""
-    name: str = ""
-    below: bool = False
-    """It means what is below the name, and not the name itself."""
-    network: IPv4Network | IPv6Network | None = None
-    """Instead of a name."""
-    port: int | None = None
-
-    def matches(self, host: str) -> bool:
-        if self.network is not None:
-            return False
-        return host.endswith(f".{self.name}") if self.below else host == self.name
-
-    def holds(self, address: Address) -> bool:
-        return self.network is not None and address in self.network
-
-    def opens(self, port: int) -> bool:
-        return port in PORTS if self.port is None else port == self.port
-
-    def closes(self, port: int) -> bool:
-        return self.port in (None, port)
-
-
 class EgressRules:
     """What agent.md says about the network, ready to be asked."""
 
     def __init__(self, network: Network, is_own: Callable[[str], bool] = dial.is_own) -> None:
         self._network = network
         self._is_own = is_own
-        self._allow = _parsed("allow", network.allow)
-        self._private = _parsed("allow_private", network.allow_private)
-        self._deny = _parsed("deny", network.deny)
+        self._allow = tuple(map(host_rule, network.allow))
+        self._private = tuple(map(host_rule, network.allow_private))
+        self._deny = tuple(map(host_rule, network.deny))
 
     def name(self, host: str, port: int) -> Verdict:
         """Before anything is resolved: may this be talked to, going by what it is called?"""
-        wanted = _normal(host)
+        wanted = normal_host(host)
         if wanted is None or not 0 < port < 65536:
             shown = ascii(host)[1:-1][:SHOWN_CHARS]
             why = (
@@ -133,7 +100,7 @@ class EgressRules:
         by_name = self.name(host, port)
         if not by_name.allowed:
             return by_name
-        wanted = _normal(host)
+        wanted = normal_host(host)
         named = isinstance(wanted, str) and by_name.private
         if not addresses:
             return _denied(f"{host}:{port} is not allowed: it has no address; {RETRY}")
@@ -222,7 +189,7 @@ class EgressRules:
 
     def _problem_with(self, text: str, port: int, *, named: bool) -> tuple[str, str]:
         """What is wrong with one address of a name, if anything, and the rule that says so."""
-        address = _address(text)
+        address = ip_address(text)
         if address is None:
             return "one of its addresses cannot be read", ""
         faces = _faces(address)
@@ -244,78 +211,6 @@ class EgressRules:
             if self._is_own(str(face)) or self._is_own(str(address)):
                 return "its address is one of the orchestrator's own machine", ""
         return "", ""
-
-
-def _parsed(field: str, texts: Sequence[str]) -> tuple[_Rule, ...]:
-    return tuple(_rule(field, text) for text in texts)
-
-
-def _rule(field: str, text: str) -> _Rule:
-    host, port = (text, None) if _network(text) is not None else _split(text)
-    if port == 0:
-        raise AgentInvalid(f"network.{field}: {text!r} has no port between 1 and 65535")
-    network = _network(host) if port is None or "/" not in host else None
-    if network is not None and field == "allow":
-        raise AgentInvalid(
-            f"network.allow: {text!r} is an address; allow takes names, write it under "
-            "allow_private"
-        )
-    if network is not None:
-        return _Rule(text, network=network, port=port)
-    below = host.startswith("*.")
-    name = _normal(host.removeprefix("*."))
-    if not isinstance(name, str):
-        raise AgentInvalid(
-            f"network.{field}: {text!r} is neither a host nor an address in its usual form; write "
-            '"api.example.org", "*.example.org", "example.org:8443", "10.0.0.0/8" or "[fd00::1]"'
-        )
-    return _Rule(text, name=name, below=below, port=port)
-
-
-def _split(text: str) -> tuple[str, int | None]:
-    """host:port -> both; port 0 when it is none."""
-    found = re.fullmatch(r"(\[[^\[\]]*\]|[^:]*):([0-9]*)", text)
-    if found is None:
-        return text, None
-    number = int(found[2]) if re.fullmatch(r"[0-9]{1,5}", found[2]) else 0
-    return found[1], number if number < 65536 else 0
-
-
-def _network(text: str) -> IPv4Network | IPv6Network | None:
-    try:
-        return ipaddress.ip_network(text.removeprefix("[").removesuffix("]"), strict=False)
-    except ValueError:
-        return None
-
-
-def _normal(host: str) -> str | Address | None:
-    """A name as it is compared, or an address; None for what is neither.
-
-    What ends in a number is an address to those who resolve it: 127.1, 0x7f.1, 2130706433.
-    """
-    if host.startswith("[") and host.endswith("]"):
-        inside = _address(host[1:-1])
-        return inside if isinstance(inside, IPv6Address) else None
-    if ":" in host:
-        return _address(host)
-    name = host.lower().removesuffix(".")
-    labels = name.split(".")
-    if not name.isascii() or len(name) > 253:
-        return None
-    if not all(re.fullmatch(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", label) for label in labels):
-        return None
-    if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
-        return _address(name)
-    return name
-
-
-def _address(text: str) -> Address | None:
-    if "%" in text or not text.isascii():
-        return None  # a zone is an interface of this machine
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        return None
 
 
 def _faces(address: Address) -> tuple[Address, ...]:

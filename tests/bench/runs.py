@@ -73,7 +73,7 @@ class Times(NamedTuple):
 
 
 @asynccontextmanager
-async def _open_model() -> AsyncIterator[Model]:
+async def open_model() -> AsyncIterator[Model]:
     model = Model(Script.model_validate({"steps": [{"text": ANSWER, "repeat": True}]}))
     async with serve_on_loopback(model.answer) as model.url:
         yield model
@@ -83,19 +83,19 @@ async def runs(stage: Stage) -> tuple[Row, ...]:
     """`run_subagent` through an MCP client in this process; both sides talk to the same model."""
     taken: dict[str, list[Times]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="orchestrator-bench-") as folder:
-        async with _open_model() as model:
-            settings = _settings(Path(folder), stage.image, model.url)
+        async with open_model() as model:
+            settings = bench_settings(Path(folder), stage.image, model.url)
             async with open_orchestrator(settings, {}) as service:
                 plan = await service.plan(Task(agent="bench", prompt=PROMPT))
                 server, _ = build_server(service, lambda: "main")
-                async with Client(server) as client, _on_bridge(stage, model.url) as bridged:
-                    bridge = _docker_run(stage, Path(folder), plan, "bridge", bridged)
-                    host = _docker_run(stage, Path(folder), plan, "host", model.url)
+                async with Client(server) as client, on_bridge(stage, model.url) as bridged:
+                    bridge = docker_run(stage, Path(folder), plan, "bridge", bridged)
+                    host = docker_run(stage, Path(folder), plan, "host", model.url)
                     for round_number in range(1 + stage.times(20, 6)):
                         measured = {
                             "ours": await _ours(client, model),
-                            "bridge": await _theirs(bridge, model),
-                            "host": await _theirs(host, model),
+                            "bridge": await theirs(bridge, model),
+                            "host": await theirs(host, model),
                         }
                         if round_number:  # the first one only warms up
                             for name, times in measured.items():
@@ -148,10 +148,11 @@ async def server_start(stage: Stage) -> tuple[Row, ...]:
     )
 
 
-def _settings(folder: Path, image: str, url: str) -> Settings:
+def bench_settings(folder: Path, image: str, url: str, agent_text: str = AGENT) -> Settings:
+    """Of an orchestrator with one agent and a state of its own, whose model is at this URL."""
     agent = folder / "agents" / "bench"
     agent.mkdir(parents=True)
-    (agent / "agent.md").write_text(AGENT)
+    (agent / "agent.md").write_text(agent_text)
     update = {
         "state_dir": folder / "state",
         "agents_dir": folder / "agents",
@@ -160,7 +161,7 @@ def _settings(folder: Path, image: str, url: str) -> Settings:
         "anthropic_api_key": SecretStr("sk-for-the-loopback-only"),
         "scripted": False,
     }
-    return read_settings().model_copy(update=update)
+    return readbench_settings().model_copy(update=update)
 
 
 async def _ours(client: Client, model: Model) -> Times:
@@ -171,7 +172,7 @@ async def _ours(client: Client, model: Model) -> Times:
     return Times(model.first_asked() - began, done - began)
 
 
-async def _theirs(argv: list[str], model: Model) -> Times:
+async def theirs(argv: list[str], model: Model) -> Times:
     run = partial(
         subprocess.run,
         argv,
@@ -188,7 +189,7 @@ async def _theirs(argv: list[str], model: Model) -> Times:
     return Times(model.first_asked() - began, done - began)
 
 
-def _docker_run(stage: Stage, folder: Path, plan: Plan, network: str, url: str) -> list[str]:
+def docker_run(stage: Stage, folder: Path, plan: Plan, network: str, url: str) -> list[str]:
     """What a user would type to run the same CLI in the same image, with the key inside."""
     launch = plan.launch
     command = [stage.docker, "run", "--rm", "-i", "--workdir", launch.cwd]
@@ -205,7 +206,7 @@ def _docker_run(stage: Stage, folder: Path, plan: Plan, network: str, url: str) 
 
 
 @asynccontextmanager
-async def _on_bridge(stage: Stage, url: str) -> AsyncIterator[str]:
+async def on_bridge(stage: Stage, url: str) -> AsyncIterator[str]:
     """The URL under which a container on the engine's default network reaches the model."""
     network = await stage.runtime.engine.call(stage.runtime.engine.api.inspect_network, "bridge")
     gateway = str(network["IPAM"]["Config"][0]["Gateway"])

@@ -9,9 +9,9 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from orchestrator.domain.agent import Network
-from orchestrator.errors import AgentInvalid
 from orchestrator.gateway.egress_rules import EgressRules
 
 
@@ -212,7 +212,7 @@ def test_this_machine_is_not_public_even_by_its_public_address() -> None:
     ],
 )
 def test_a_rule_that_means_nothing_is_an_error_and_not_ignored(fields: dict[str, object]) -> None:
-    with pytest.raises(AgentInvalid, match=r"network\."):
+    with pytest.raises(ValidationError):
         rules(**fields)
 
 
