@@ -19,6 +19,7 @@ from orchestrator.containers.runtime import Container, Reaped
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.engine.copies import Copies
+from orchestrator.engine.lost import settle_lost
 from orchestrator.engine.memory import Memory
 from orchestrator.engine.pool import Pool
 from orchestrator.engine.service import Service
@@ -54,6 +55,7 @@ async def open_orchestrator(
         pool: Pool[WaitingStage] = Pool(pool_limits(settings))
         variables = environment() if environ is None else environ
         try:
+            await settle_lost(store, owner.alive)
             async with open_model_service(settings) as models, sessions, pool:
                 credential = credential_of(settings)
                 staging = Staging(

@@ -34,6 +34,7 @@ from orchestrator.domain.agent import (
     Network,
     Permissions,
     Resources,
+    Secret,
     Session,
     Workspace,
 )
@@ -186,6 +187,74 @@ def test_a_size_can_have_a_unit(written: str, megabytes: int) -> None:
     assert parsed(f"resources: {{memory: {written}}}").resources.memory_mb == megabytes
 
 
+def test_every_size_can_have_a_unit() -> None:
+    sizes = "{memory: 4g, scratch: 512m, disk: 1g, output: 64m}"
+    wanted = Resources(memory_mb=4096, scratch_mb=512, disk_mb=1024, output_mb=64)
+    assert parsed(f"resources: {sizes}").resources == wanted
+
+
+@pytest.mark.parametrize(
+    ("fields", "session"),
+    [
+        ("session: false", Session()),
+        ("session: true", Session(keep=True)),
+        ("session: {}", Session(keep=True)),
+        ("session: {keep: false}", Session()),
+        ("session: {expire_after: 7d}", Session(keep=True, expire_seconds=7 * 86400)),
+        (
+            "session: {idle_after: 90s, stop_after: 1.5h, expire_after: 2 d}",
+            Session(keep=True, idle_seconds=90, stop_seconds=5400, expire_seconds=2 * 86400),
+        ),
+        ("session: {idle_seconds: 0.5}", Session(keep=True, idle_seconds=0.5)),
+    ],
+)
+def test_a_session_can_be_written_in_several_ways(fields: str, session: Session) -> None:
+    assert parsed(fields).session == session
+
+
+@pytest.mark.parametrize(
+    ("fields", "workspace"),
+    [
+        ("", Workspace(mode="ro")),
+        ("workspace: none", Workspace(mode="none")),
+        ("workspace: copy", Workspace(mode="copy")),
+        ("workspace: {mode: copy, gitignore: true}", Workspace(mode="copy", gitignore=True)),
+        ("tools: Read, Edit", Workspace(mode="copy")),
+        ("tools: Read, Edit\nworkspace: ro", Workspace(mode="ro")),
+    ],
+)
+def test_a_workspace_can_be_written_in_several_ways(fields: str, workspace: Workspace) -> None:
+    assert parsed(fields).workspace == workspace
+
+
+def test_secrets_are_read_with_what_they_are_for() -> None:
+    agent = parsed(
+        """\
+        secrets:
+          - name: hub-token
+            hosts: [api.example.org, "git.example.org:8443"]
+            methods: [GET, POST]
+            paths: [/repos/acme/widget, "/repos/acme/*/pulls", "/acme/widget.git/**"]
+            scheme: basic
+            username: git
+          - {name: api-key, hosts: [x.org], paths: [/], scheme: plain, header: X-Api-Key}
+          - {name: other-key, expose: env, variable: KEY}
+        """
+    )
+    assert agent.secrets == (
+        Secret(
+            name="hub-token",
+            hosts=("api.example.org", "git.example.org:8443"),
+            methods=("GET", "POST"),
+            paths=("/repos/acme/widget", "/repos/acme/*/pulls", "/acme/widget.git/**"),
+            scheme="basic",
+            username="git",
+        ),
+        Secret(name="api-key", hosts=("x.org",), paths=("/",), scheme="plain", header="X-Api-Key"),
+        Secret(name="other-key", expose="env", variable="KEY"),
+    )
+
+
 def test_fields_of_claude_codes_own_agents_are_understood() -> None:
     agent = parsed(
         """\
@@ -295,6 +364,33 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
             ),
         ),
         (
+            "network:\n  allow: [x.org, 10.0.0.1]",
+            (
+                "agent.md:5: network.allow[1]: '10.0.0.1' is an address, and names are wanted "
+                "here; write it under allow_private"
+            ),
+        ),
+        (
+            "network: {allow: ['x.org:99999']}",
+            "agent.md:4: network.allow[0]: 'x.org:99999' has no port between 1 and 65535",
+        ),
+        (
+            "network: {allow_private: ['127.1']}",
+            (
+                "agent.md:4: network.allow_private[0]: '127.1' is neither a host, such as "
+                '"api.github.com", "*.example.org" or "example.org:8443", nor an address in its '
+                'usual form, such as "10.0.0.0/8" or "[fd00::1]"'
+            ),
+        ),
+        (
+            "network: {allow: [x.org], deny: ['a..b']}",
+            (
+                "agent.md:4: network.deny[0]: 'a..b' is neither a host, such as "
+                '"api.github.com", "*.example.org" or "example.org:8443", nor an address in its '
+                'usual form, such as "10.0.0.0/8" or "[fd00::1]"'
+            ),
+        ),
+        (
             "network: {deny: [x.org]}",
             "agent.md:4: network: allows nothing; name hosts in allow, or write `network: none`",
         ),
@@ -306,6 +402,118 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
             "allowed_callers: main",
             "agent.md:4: allowed_callers: must be a list, found 'main'",
         ),
+        (
+            "session: {keep: true, idle_for: 5m}",
+            "agent.md:4: session.idle_for: unknown field; did you mean 'idle_after'?",
+        ),
+        (
+            "session: {expire_after: 7}",
+            (
+                "agent.md:4: session.expire_after: found the number 7; allowed: a time, such as "
+                '"90s", "30m" or "7d"'
+            ),
+        ),
+        (
+            "session:\n  expire_after: a week",
+            (
+                "agent.md:5: session.expire_after: found 'a week'; allowed: a time, such as "
+                '"90s", "30m" or "7d"'
+            ),
+        ),
+        (
+            "session: {idle_after: 5m, idle_seconds: 300}",
+            "agent.md:4: session.idle_after: is given as idle_seconds as well; remove one of them",
+        ),
+        (
+            "session:\n  stop_after: 0s",
+            "agent.md:5: session.stop_seconds: must be more than 0, found the number 0.0",
+        ),
+        (
+            "session:\n  idle_after: 2h",
+            (
+                "agent.md:4: session.stop_seconds: is 1800, less than idle_seconds, which is "
+                "7200, and they come one after the other; write a longer or a shorter one"
+            ),
+        ),
+        (
+            "memory: write",
+            "agent.md:4: memory: found 'write'; allowed: none, ro, rw",
+        ),
+        ("warm: 65", "agent.md:4: warm: must be at most 64, found the number 65"),
+        (
+            "workspace: {mode: copy, ignore: true}",
+            "agent.md:4: workspace.ignore: unknown field; did you mean 'gitignore'?",
+        ),
+        (
+            "workspace: {gitignore: 1}",
+            "agent.md:4: workspace.gitignore: must be true or false, found the number 1",
+        ),
+        (
+            "workspace: [ro]",
+            "agent.md:4: workspace: must be a mapping with mode, gitignore, found a list",
+        ),
+        (
+            "secrets:\n  - {name: t, hosts: [x.org]}",
+            (
+                "agent.md:5: secrets[0].paths: is missing: say what of the hosts, such as "
+                '"/repos/acme/**"'
+            ),
+        ),
+        (
+            "secrets:\n  - {name: t}",
+            (
+                "agent.md:5: secrets[0].hosts: is missing: name the hosts that it is for, or "
+                "write `expose: env` to let the agent have it"
+            ),
+        ),
+        (
+            "secrets:\n  - name: t\n    hosts: ['*.x.org']\n    paths: [/a]",
+            (
+                "agent.md:6: secrets[0].hosts[0]: '*.x.org' has a wildcard, which would send the "
+                "secret to strangers; write it out"
+            ),
+        ),
+        (
+            "secrets:\n  - {name: t, hosts: [10.0.0.1], paths: [/a]}",
+            (
+                "agent.md:5: secrets[0].hosts[0]: '10.0.0.1' is an address; name the host, whose "
+                "certificate says that it is the one"
+            ),
+        ),
+        (
+            "secrets:\n  - {name: t, hosts: [x.org], paths: [/a/**/b]}",
+            (
+                'agent.md:5: secrets[0].paths[0]: \'/a/**/b\' may hold no "." or ".." segment, '
+                'and "**" only as its last one'
+            ),
+        ),
+        (
+            "secrets:\n  - {name: t, hosts: [x.org], paths: [/a*]}",
+            (
+                "agent.md:5: secrets[0].paths[0]: '/a*' has a \"*\" inside a segment; it stands "
+                "for a whole one"
+            ),
+        ),
+        (
+            "secrets:\n  - {name: t, hosts: [x.org], paths: [/a], methods: [get]}",
+            (
+                "agent.md:5: secrets[0].methods[0]: found 'get'; allowed: GET, HEAD, POST, PUT, "
+                "PATCH, DELETE; did you mean 'GET'?"
+            ),
+        ),
+        (
+            "secrets:\n  - {name: t, hosts: [x.org], paths: [/a], header: Host}",
+            "agent.md:5: secrets[0].header: is Host, which the gateway sets itself",
+        ),
+        (
+            "secrets:\n  - {name: t, hosts: [x.org], paths: [/a], variable: T}",
+            ("agent.md:5: secrets[0].variable: needs `expose: env`; otherwise no variable is set"),
+        ),
+        (
+            "secrets:\n  - {name: t, expose: env}\n  - {name: t, expose: env}",
+            ("agent.md:4: secrets: has a name more than once; put its hosts and paths together"),
+        ),
+        ("secrets: {name: t}", "agent.md:4: secrets: must be a list, found a mapping"),
         (
             "permissions: [Read]",
             "agent.md:4: permissions: must be a mapping with allow, deny, found a list",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -56,10 +57,9 @@ def _check_allowed(text: str) -> str:
 
 
 def _check_secrets_host(text: str) -> str:
-    rule = host_rule(text)
-    if rule.below:
+    if "*" in text:
         raise ValueError("has a wildcard, which would send the secret to strangers; write it out")
-    if rule.network is not None:
+    if host_rule(text).network is not None:
         raise ValueError("is an address; name the host, whose certificate says that it is the one")
     return text
 
@@ -236,11 +236,14 @@ class Session(Frozen):
 
     @model_validator(mode="after")
     def _one_after_the_other(self) -> Self:
-        if not self.idle_seconds <= self.stop_seconds <= self.expire_seconds:
-            raise ValueError(
-                "idle_seconds, stop_seconds and expire_seconds come one after the other; "
-                "make none of them shorter than the one before"
-            )
+        times = ("idle_seconds", "stop_seconds", "expire_seconds")
+        for sooner, later in pairwise(times):
+            first, then = getattr(self, sooner), getattr(self, later)
+            if then < first:
+                raise ValueError(
+                    f"{later} is {then:g}, less than {sooner}, which is {first:g}, and they come "
+                    "one after the other; write a longer or a shorter one"
+                )
         return self
 
 

@@ -56,14 +56,13 @@ def host_rule(text: str) -> HostRule:
     network = _network(host) if port is None or "/" not in host else None
     if network is not None:
         return HostRule(text, network=network, port=port)
-    below = host.startswith("*.")
     name = normal_host(host.removeprefix("*."))
-    if not isinstance(name, str):
-        raise ValueError(
-            'is neither a host, such as "api.github.com", "*.example.org" or "example.org:8443", '
-            'nor an address in its usual form, such as "10.0.0.0/8" or "[fd00::1]"'
-        )
-    return HostRule(text, name=name, below=below, port=port)
+    if isinstance(name, str):
+        return HostRule(text, name=name, below=host.startswith("*."), port=port)
+    raise ValueError(
+        'is neither a host, such as "api.github.com", "*.example.org" or "example.org:8443", nor '
+        'an address in its usual form, such as "10.0.0.0/8" or "[fd00::1]"'
+    )
 
 
 def normal_host(host: str) -> str | Address | None:
@@ -107,6 +106,8 @@ def _split(text: str) -> tuple[str, int | None]:
 
 
 def _network(text: str) -> IPv4Network | IPv6Network | None:
+    if not re.fullmatch(r"[0-9A-Fa-f.:\[\]]+(/[0-9]{1,3})?", text):
+        return None  # a zone, or a mask that is written out
     try:
         return ipaddress.ip_network(text.removeprefix("[").removesuffix("]"), strict=False)
     except ValueError:

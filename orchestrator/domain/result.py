@@ -6,8 +6,30 @@ from typing import Literal
 
 from orchestrator.domain import Frozen
 
-RunStatus = Literal["pending", "running", "completed", "failed", "cancelled", "timed_out"]
-FINAL = frozenset(("completed", "failed", "cancelled", "timed_out"))
+RunStatus = Literal[
+    "pending",  # waits for its turn
+    "running",
+    "paused",  # a tool call waits to be approved
+    "waiting_parent_reply",  # the agent has asked something
+    "parent_replied",  # the answer is on its way to the agent
+    "completed",
+    "failed",
+    "cancelled",
+    "timed_out",
+]
+FINAL: frozenset[RunStatus] = frozenset(("completed", "failed", "cancelled", "timed_out"))
+
+WAITING: frozenset[RunStatus] = frozenset(("paused", "waiting_parent_reply"))
+"""Somebody outside has to do something before it goes on."""
+
+_AT_WORK: frozenset[RunStatus] = WAITING.union(("running", "parent_replied"))
+
+TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
+    "pending": frozenset(("running", "failed", "cancelled")),
+    **{status: (_AT_WORK - {status}) | FINAL for status in _AT_WORK},
+    **{status: frozenset() for status in FINAL},
+}
+"""What may follow what; a run that has ended stays as it is."""
 
 Reason = Literal[
     "ok",
@@ -30,6 +52,7 @@ Reason = Literal[
     "output_limit",  # the CLI wrote more than it may
     "container_killed",  # by somebody outside
     "engine_lost",
+    "orchestrator_lost",  # the process that held its wire has died
     "start_failed",  # no container, or no CLI in it
     "machinery",  # a bug of ours
 ]

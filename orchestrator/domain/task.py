@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from orchestrator.domain import Frozen
 
@@ -14,6 +15,15 @@ from orchestrator.domain import Frozen
 def new_run_id() -> str:
     """Short enough to type, long enough not to guess."""
     return "r" + secrets.token_hex(5)
+
+
+def _check_session(text: str) -> str:
+    if text and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", text):
+        raise ValueError(
+            'a session\'s name is letters, digits, "-", "_" and ".", beginning with a letter or a '
+            "digit, 64 at most"
+        )
+    return text
 
 
 class Task(Frozen):
@@ -25,7 +35,7 @@ class Task(Frozen):
     """What the caller wants the agent to know besides."""
     workspace: Path | None = None
     """A directory to show the agent, in the way its agent.md says."""
-    session: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$")] = ""
+    session: Annotated[str, AfterValidator(_check_session)] = ""
     """For a session agent: the name of a session; the usual one if empty."""
     caller: str = "main"
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None

@@ -151,6 +151,8 @@ class Staging:
                 yield stage
             return
         if self._may_wait(prepared.agent):
+            # From before the claim: a refill in the very same moment would slow down this run.
+            self._pool.gate.hush(self._pool.limits.quiet_seconds)
             claimed = self._pool.claimed(prepared.spare_key, lambda: self._waiting(prepared))
             async with claimed as waiting:
                 self._want_again(prepared)

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event
-from orchestrator.domain.result import RunResult, RunStatus
+from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.errors import StoreFailed
 
@@ -50,6 +50,8 @@ class RunRecord(Frozen):
     caller: str
     status: RunStatus
     reason: str
+    owner: str = ""
+    """The orchestrator process that has it, or had it."""
     prompt: str
     created: float
     ended: float | None
@@ -72,6 +74,10 @@ class Store:
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.executescript(SCHEMA)
 
+    def create(self, schema: str) -> None:
+        """Have tables. Blocks."""
+        self._db.executescript(schema)
+
     def close(self) -> None:
         self._db.close()
 
@@ -84,23 +90,30 @@ class Store:
             (*row, task.model_dump_json(), time.time()),
         )
 
-    async def set_status(self, run_id: str, status: RunStatus) -> None:
-        await self._call(
-            self._db.execute, "UPDATE runs SET status = ? WHERE run_id = ?", (status, run_id)
-        )
+    async def set_status(self, run_id: str, status: RunStatus) -> bool:
+        """False if what the run is does not lead there (see TRANSITIONS): nothing is changed."""
+        before = [old for old, new in TRANSITIONS.items() if status in new]
+        marks = ", ".join("?" * len(before))
+        sql = f"UPDATE runs SET status = ? WHERE run_id = ? AND status IN ({marks})"  # noqa: S608
+        return await self.write(sql, status, run_id, *before) == 1
 
-    async def finish(self, result: RunResult) -> None:
-        await self._call(
-            self._db.execute,
-            "UPDATE runs SET status = ?, reason = ?, result = ?, ended = ? WHERE run_id = ?",
-            (
-                result.status,
-                result.reason,
-                result.model_dump_json(),
-                time.time(),
-                result.run_id,
-            ),
+    async def finish(self, result: RunResult) -> bool:
+        """False if the run had ended already: the first end counts."""
+        changed = await self.write(
+            f"UPDATE runs SET status = ?, reason = ?, result = ?, ended = ? {_UNLESS_FINAL}",  # noqa: S608 our own text
+            result.status,
+            result.reason,
+            result.model_dump_json(),
+            time.time(),
+            *sorted(FINAL),
+            result.run_id,
         )
+        return changed == 1
+
+    async def unfinished(self) -> tuple[RunRecord, ...]:
+        """Runs that have not ended, of all orchestrators, the oldest first."""
+        rows = await self.select(f"{_RUNS} WHERE {_NOT_FINAL} ORDER BY created", *sorted(FINAL))
+        return tuple(_record(row) for row in rows)
 
     async def add_events(self, events: Sequence[Event]) -> None:
         rows = [(e.run_id, e.seq, e.at, e.kind, e.text, json.dumps(e.data)) for e in events]
@@ -159,13 +172,16 @@ class Store:
             ) from exc
 
 
+_NOT_FINAL = f"status NOT IN ({', '.join('?' * len(FINAL))})"
+_UNLESS_FINAL = f"WHERE {_NOT_FINAL} AND run_id = ?"
+
 _RUNS = (
-    "SELECT run_id, agent, caller, status, reason, json_extract(task, '$.prompt'), created, "
+    "SELECT run_id, agent, caller, status, reason, owner, json_extract(task, '$.prompt'), created, "
     "ended, result FROM runs"
 )
 
 
 def _record(row: tuple[str, ...]) -> RunRecord:
-    keys = ("run_id", "agent", "caller", "status", "reason", "prompt", "created", "ended")
-    result = RunResult.model_validate_json(row[8]) if row[8] else None
+    keys = ("run_id", "agent", "caller", "status", "reason", "owner", "prompt", "created", "ended")
+    result = RunResult.model_validate_json(row[9]) if row[9] else None
     return RunRecord.model_validate({**dict(zip(keys, row, strict=False)), "result": result})

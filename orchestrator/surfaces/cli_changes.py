@@ -38,7 +38,9 @@ def show(
     from orchestrator.settings import read_settings
     from orchestrator.surfaces.event_lines import visible, write
 
+    record = anyio.run(_record, run_id)
     if patch:
+        _check_changed(record)
         data = open_copies(read_settings()).patch(run_id)
         if as_json:
             print(json.dumps({"run_id": run_id, "patch": data.decode(errors="replace")}))
@@ -47,7 +49,6 @@ def show(
         else:
             sys.stdout.buffer.write(data)
         return
-    record = anyio.run(_record, run_id)
     if as_json:
         print(json.dumps(record.model_dump(mode="json")))
         return
@@ -71,23 +72,33 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Apply to the workspace what a run changed in its copy; all of it, or nothing."""
+    import anyio
+
     from orchestrator.app import open_copies
     from orchestrator.settings import read_settings
     from orchestrator.surfaces.event_lines import visible, write
 
+    _check_changed(anyio.run(_record, run_id))
     copies = open_copies(read_settings())
-    target = to.absolute() if to is not None else None
-    applied = copies.apply(run_id, to=target, dry_run=dry_run, allow_links=allow_links)
+    root = to.absolute() if to is not None else copies.changes(run_id).root
+    applied = copies.apply(run_id, to=root, dry_run=dry_run, allow_links=allow_links)
     if as_json:
         print(json.dumps(applied.model_dump(mode="json")))
+        return
+    if applied.already:
+        write(visible(f"nothing to do: {root} is like that already"), sys.stderr)
         return
     for file in applied.files:
         write(visible(changed_line(file)), sys.stdout)
     for folder in applied.kept_folders:
-        write(visible(f"kept {folder}, since something else is in it"), sys.stdout)
+        write(visible(f"kept {folder}, since something else is in it"), sys.stderr)
     done = "would be changed" if dry_run else "changed"
-    said = "nothing to do: it is like that already" if applied.already else done
-    write(f"{len(applied.files)} files: {said}", sys.stderr)
+    write(visible(f"{counted(len(applied.files))} {done} in {root}"), sys.stderr)
+
+
+def counted(files: int) -> str:
+    """1 file, 2 files."""
+    return f"{files} file{'s' * (files != 1)}"
 
 
 def changed_line(file: ChangedFile) -> str:
@@ -99,7 +110,7 @@ def changed_line(file: ChangedFile) -> str:
 def record_lines(record: RunRecord) -> Iterator[str]:
     """A run for people."""
     yield f"run       {record.run_id}, {record.agent} for {record.caller}"
-    yield f"status    {record.status}{f' ({record.reason})' if record.reason else ''}"
+    yield f"status    {record.status}{f' ({record.reason})' * (record.reason not in ('', 'ok'))}"
     yield f"task      {' '.join(record.prompt.split())}"
     result = record.result
     if result is None:
@@ -107,7 +118,7 @@ def record_lines(record: RunRecord) -> Iterator[str]:
     if result.message:
         yield f"message   {result.message}"
     if result.session:
-        yield f"session   {result.session}"
+        yield f"session   {result.session}{f', {result.session_note}' * bool(result.session_note)}"
     yield f"took      {result.duration_ms / 1000:.1f} s, ${result.cost_usd:.4f}, {result.model}"
     for heading, values in (
         ("denied", (*result.denied_hosts, *result.denied_tools)),
@@ -118,7 +129,7 @@ def record_lines(record: RunRecord) -> Iterator[str]:
     for file in result.changed_files:
         yield f"changed   {changed_line(file)}"
     if result.changed_files:
-        yield f"          `orchestrator apply {record.run_id}` applies it, `show --patch` prints it"
+        yield f"          `orchestrator apply {record.run_id}` applies it, --patch prints it"
     answer = result.result if result.result is not None else result.partial_text
     if answer:
         yield ""
@@ -134,3 +145,18 @@ async def _record(run_id: str) -> RunRecord:
     if record is None:
         raise RunNotFound(f"there is no run {run_id!r}; `orchestrator runs` lists them")
     return record
+
+
+def _check_changed(record: RunRecord) -> None:
+    from orchestrator.errors import ApplyRefused
+
+    if record.result is None:
+        raise ApplyRefused(
+            f"run {record.run_id} has not ended, so its changes are not known yet; "
+            f"`orchestrator logs -f {record.run_id}` waits for it"
+        )
+    if not record.result.changed_files:
+        raise ApplyRefused(
+            f"run {record.run_id} has changed no file: nothing was different in its copy, or it "
+            "worked on none (agent.md says `workspace: copy` where there is one)"
+        )

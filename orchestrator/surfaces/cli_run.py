@@ -13,6 +13,8 @@ import typer
 from orchestrator.surfaces.cli_options import AgentsDir, Json, Workspace, settings_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from orchestrator.domain.events import Event
     from orchestrator.domain.result import RunResult
     from orchestrator.domain.task import Task
@@ -81,7 +83,8 @@ def _task(**fields: object) -> Task:
     except ValidationError as exc:
         first = exc.errors()[0]
         name = str(first["loc"][0]).removesuffix("_seconds")
-        raise CallerError(f"{name}: {first['msg']}") from exc
+        said = first["msg"].removeprefix("Value error, ")
+        raise CallerError(f"{name}: {said}") from exc
 
 
 async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | None, int]:
@@ -153,18 +156,26 @@ def failure_lines(result: RunResult) -> list[str]:
     return lines
 
 
-def _changed(result: RunResult) -> str:
-    files = len(result.changed_files)
-    return f"{files} files changed, `orchestrator apply {result.run_id}` applies them"
-
-
 def summary(result: RunResult) -> str:
     """How it went, in one line."""
     parts = [
         f"{result.status} in {result.duration_ms / 1000:.1f} s",
         f"{result.usage.requests} model requests, ${result.cost_usd:.4f}",
-        *([f"refused: {', '.join(result.denied_hosts)}"] if result.denied_hosts else []),
-        *([_changed(result)] if result.changed_files else []),
+        *_more(result),
         f"`orchestrator logs {result.run_id}` tells more",
     ]
     return "; ".join(parts)
+
+
+def _more(result: RunResult) -> Iterator[str]:
+    from orchestrator.surfaces.cli_changes import counted
+    from orchestrator.surfaces.event_lines import visible
+
+    if result.denied_hosts:
+        yield visible(f"refused: {', '.join(result.denied_hosts)}")
+    if files := len(result.changed_files):
+        yield f"{counted(files)} changed, `orchestrator apply {result.run_id}` applies it all"
+    if result.session:
+        yield f"session {result.session}"
+    if result.session_note:
+        yield result.session_note

@@ -68,8 +68,9 @@ def stop(session: Session, *, as_json: Json = False) -> None:
     """Stop a session's container; its files and its conversation stay."""
     import anyio
 
-    done = anyio.run(_stop, session)
-    _say(as_json, {"session": session, "stopped": done}, "stopped" if done else "it is not running")
+    key, done = anyio.run(_stop, session)
+    text = f"{key} is stopped" if done else f"{key} was not running"
+    _say(as_json, {"session": key, "stopped": done}, text)
 
 
 @sessions_app.command()
@@ -77,8 +78,9 @@ def rm(session: Session, *, as_json: Json = False) -> None:
     """Remove a session: its container, its files and its conversation."""
     import anyio
 
-    done = anyio.run(_remove, session)
-    _say(as_json, {"session": session, "removed": done}, "removed" if done else "nothing was there")
+    key, done = anyio.run(_remove, session)
+    text = f"{key} is removed" if done else f"there was no session {key}"
+    _say(as_json, {"session": key, "removed": done}, text)
 
 
 def sessions_table(rows: Sequence[SessionRow], *, now: float) -> Iterator[str]:
@@ -129,10 +131,11 @@ def _found(rows: Sequence[SessionRow], text: str) -> SessionRow:
 
 def _key(text: str) -> SessionKey:
     from orchestrator.engine.session_rows import SessionKey
+    from orchestrator.settings import read_settings
 
     agent, _, rest = text.partition("/")
     caller, _, name = rest.partition("/")
-    return SessionKey(agent=agent, caller=caller or "main", name=name or "default")
+    return SessionKey(agent=agent, caller=caller or read_settings().caller, name=name or "default")
 
 
 async def _rows() -> tuple[SessionRow, ...]:
@@ -142,18 +145,19 @@ async def _rows() -> tuple[SessionRow, ...]:
     return await living_sessions(read_settings())
 
 
-async def _stop(text: str) -> bool:
+async def _stop(text: str) -> tuple[str, bool]:
     from orchestrator.app import open_orchestrator
     from orchestrator.settings import read_settings
 
     async with open_orchestrator(read_settings()) as service:
-        row = _found(await service.sessions.list(), text)
-        return await service.sessions.let_go(row.key)
+        key = _found(await service.sessions.list(), text).key
+        return key.text, await service.sessions.let_go(key)
 
 
-async def _remove(text: str) -> bool:
+async def _remove(text: str) -> tuple[str, bool]:
     from orchestrator.app import open_orchestrator
     from orchestrator.settings import read_settings
 
+    key = _key(text)
     async with open_orchestrator(read_settings()) as service:
-        return await service.sessions.remove(_key(text))
+        return key.text, await service.sessions.remove(key)

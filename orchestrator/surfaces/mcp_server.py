@@ -186,7 +186,8 @@ async def _run(service: Service, ctx: Context[Any], asked: Asked) -> t.CallToolR
     except OrchestratorError as exc:
         return _refusal(exc)
     except ValidationError as exc:
-        wrong = [f"{error['loc'][0]}: {error['msg']}" for error in exc.errors()]
+        said = [(error["loc"][0], error["msg"]) for error in exc.errors()]
+        wrong = [f"{name}: {text.removeprefix('Value error, ')}" for name, text in said]
         raise ToolError("; ".join(wrong)) from exc
 
 

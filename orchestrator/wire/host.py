@@ -117,6 +117,7 @@ class Process:
             finally:
                 kept[name] = b"".join(parts)
 
+        lost = False
         try:
             async with anyio.create_task_group() as tasks:
                 # A deadline and not a task: a short process pays for every task that is made.
@@ -130,7 +131,9 @@ class Process:
                     self.stdin.end()
                 await keep("stdout", self.stdout)
         except* WireLost:
-            raise self._wire.lost_error() from None
+            lost = True  # raised in here, it would arrive in a group
+        if lost:
+            raise self._wire.lost_error()
         return Completed(
             code=await self.wait(), stdout=kept.get("stdout", b""), stderr=kept.get("stderr", b"")
         )

@@ -23,6 +23,8 @@ from tests.bench.latency import latency, rate
 from tests.bench.report import as_json, markdown, print_table, write_readme
 from tests.bench.row import Row
 from tests.bench.runs import runs, server_start
+from tests.bench.sessions import sessions
+from tests.bench.spares import idle_spare, spare_crowd, spares
 from tests.bench.stage import Stage, open_stage
 from tests.bench.throughput import throughput
 from tests.bench.workspace import workspace
@@ -37,6 +39,10 @@ CASES: dict[str, Case] = {
     "memory": memory,
     "runs": runs,
     "start": server_start,
+    "spares": spares,
+    "sessions": sessions,
+    "idle": idle_spare,
+    "spare-crowd": spare_crowd,
     "workspace": workspace,
     "egress": egress,
 }

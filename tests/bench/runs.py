@@ -161,7 +161,7 @@ def bench_settings(folder: Path, image: str, url: str, agent_text: str = AGENT) 
         "anthropic_api_key": SecretStr("sk-for-the-loopback-only"),
         "scripted": False,
     }
-    return readbench_settings().model_copy(update=update)
+    return read_settings().model_copy(update=update)
 
 
 async def _ours(client: Client, model: Model) -> Times:

@@ -80,7 +80,9 @@ async def _round_trip(before: Tree, after: Tree) -> None:
         apply(changes, root, allow_links=True)
         assert tree(root) == tree(wanted)
         assert apply(changes, root).already
-        if changes.patch_path is not None and changes.patch_bytes:
+        in_the_way = any(c.old.kind == "dir" and c.new.kind != "dir" for c in changes.changes)
+        if changes.patch_path is not None and changes.patch_bytes and not in_the_way:
+            # git knows no directories: an empty one it neither removes nor puts a file in place of
             git(theirs, "apply", "--whitespace=nowarn", str(changes.patch_path))
             assert as_git_sees(theirs) == as_git_sees(wanted)
 

@@ -1,0 +1,25 @@
+"""The mark that makes a test an attack: each has a row in SECURITY.md, which is made from them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+Group = Literal[
+    "network",
+    "DNS",
+    "metadata and rebinding",
+    "gateway abuse",
+    "secret hunting",
+    "files, links and archives",
+    "git",
+    "processes and resources",
+    "wire",
+    "planted settings",
+]
+
+
+def attack(group: Group, name: str, outcome: str) -> pytest.MarkDecorator:
+    """What is tried, in a few words, and what comes of it on both sides."""
+    return pytest.mark.attack(group=group, name=name, outcome=outcome)
