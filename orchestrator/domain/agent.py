@@ -39,6 +39,10 @@ def _check_rule(text: str) -> str:
     return text
 
 
+def _check_pattern(text: str) -> str:
+    return text if text == "*" else _check_rule(text)
+
+
 def _check_variable_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
         raise ValueError("is no name of a variable; it takes letters, digits and _")
@@ -89,6 +93,9 @@ Name = Annotated[str, AfterValidator(_check_name)]
 
 Rule = Annotated[str, AfterValidator(_check_rule)]
 """A tool, and perhaps what of it, in the words of the agent's CLI."""
+
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+"""A rule, or "*" for every tool."""
 
 Host = Annotated[str, AfterValidator(_check_host)]
 """A name, "*." and a name, an address or a range of them; then perhaps a port."""
@@ -223,6 +230,17 @@ class Workspace(Frozen):
     """Of a copy: leave out what .gitignore files name."""
 
 
+class Asking(Frozen):
+    """Whom the agent may ask while it works, and how long it waits for an answer."""
+
+    whom: Literal["nobody", "parent", "user"] = "nobody"
+    """The caller, or the person behind it, if the caller's client can ask him."""
+    answer_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
+    """After so long a question is answered by itself, as the agent said, or with "nobody did"."""
+    approval_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
+    """After so long a tool call that nobody approved is rejected."""
+
+
 class Session(Frozen):
     """Whether a container and its conversation are kept between calls, and for how long."""
 
@@ -326,6 +344,12 @@ class AgentSpec(Frozen):
     """The agent CLI that does the work."""
     workspace: Workspace = Field(default_factory=_writes)
     """How a directory that the caller names is shown to the agent, at /workspace."""
+    ask: Asking = Asking()
+    """Whom it may ask while it works."""
+    approval: dict[Pattern, Literal["auto", "ask", "deny"]] = {}
+    """Which of the tools it is allowed need somebody's word: rules, or "*", and auto, ask, deny."""
+    subagents: tuple[Name, ...] = ()
+    """Agents that it may run itself."""
     network: Network = Network()
     """Where it may talk to: nowhere, unless allowed. Its model it can always reach."""
     secrets: tuple[Secret, ...] = ()

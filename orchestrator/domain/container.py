@@ -24,6 +24,10 @@ ROUTES_PORT = 8082
 """Where hosts are reached that a secret is added for: ROUTES_URL/HOST/PATH."""
 ROUTES_URL = f"http://127.0.0.1:{ROUTES_PORT}"
 
+PARENT_PORT = 8083
+"""Where the agent asks whoever called it: an MCP server of ours."""
+PARENT_URL = f"http://127.0.0.1:{PARENT_PORT}/mcp"
+
 HOME = "/home/agent"
 WORKSPACE = "/workspace"
 

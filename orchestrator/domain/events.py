@@ -25,6 +25,12 @@ EventKind = Literal[
     "egress_denied",  # one that was refused: data = host, port, why
     "secret_used",  # a request that a secret was added to: data = secret, host, method, path
     "workspace",  # copied in, or what was changed: data = files, bytes, seconds
+    "asked",  # the agent asks its parent: data = message_id
+    "answered",  # and was told: data = message_id
+    "approval_asked",  # a tool call waits for somebody's word: data = call_id, tool, input
+    "approval_decided",  # data = call_id
+    "status",  # what the agent says of its progress
+    "steered",  # the caller said something in the middle of it
     "memory",  # memory.md was written back
     "warning",  # anything else worth knowing
     "ended",  # data = status, reason

@@ -6,6 +6,7 @@ import logging
 import secrets as random
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -16,9 +17,13 @@ from orchestrator.catalog import AgentsDir
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
+from orchestrator.engine.clock import Clock
 from orchestrator.engine.copies import Copies
+from orchestrator.engine.desk import Desk
+from orchestrator.engine.exchanges import Exchanges
+from orchestrator.engine.live import LiveRun
 from orchestrator.engine.record import Listener, Record
-from orchestrator.engine.run import Outcome, conclude, run_plan
+from orchestrator.engine.run import carry_out, conclude
 from orchestrator.engine.sessions import Sessions
 from orchestrator.engine.staging import Prepared, Staging
 from orchestrator.engine.store import Store
@@ -30,6 +35,14 @@ log = logging.getLogger(__name__)
 
 NEW_SESSION = "new"
 """As a session's name: one that has not been used before."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A task that was accepted."""
+
+    prepared: Prepared
+    live: LiveRun
 
 
 class Service:
@@ -49,6 +62,7 @@ class Service:
     ) -> None:
         self.agents = agents
         self.store = store
+        self.exchanges = Exchanges(store)
         self.sessions = sessions
         self.copies = copies
         self._staging = staging
@@ -65,6 +79,10 @@ class Service:
 
     async def run(self, task: Task, *listeners: Listener) -> RunResult:
         """Run a task to its end. Errors are for what the caller got wrong; the rest is a result."""
+        return await self.carry(await self.begin(task, *listeners))
+
+    async def begin(self, task: Task, *listeners: Listener) -> Begun:
+        """Accept a task: from now on it is in the store, and has to be carried to its end."""
         agent = self._agent(task)
         check_caller(agent, task.caller)
         task = _in_session(agent, task)
@@ -73,11 +91,17 @@ class Service:
         prepared = await self._staging.prepare(agent, task)
         record.add_secrets(prepared.secrets)
         record.add_secrets(self._staging.variables(prepared))
+        clock = Clock(prepared.plan.timeout_seconds)
+        desk = Desk(task.run_id, self.store, self.exchanges, record, clock, agent.ask)
         await self.store.add_run(task)
         record.note("queued", f"{task.agent} for {task.caller}")
-        outcome = Outcome()
+        return Begun(prepared, LiveRun(prepared.plan, record, clock, desk))
+
+    async def carry(self, begun: Begun) -> RunResult:
+        """Carry a task to its end."""
+        live, outcome = begun.live, begun.live.outcome
         try:
-            await self._carry_out(prepared, record, outcome)
+            await self._carry_out(begun)
         except CallerError as exc:
             outcome.fail("start_failed", str(exc))
             raise
@@ -91,7 +115,7 @@ class Service:
             raise
         finally:
             with anyio.CancelScope(shield=True):  # whatever happened, it is kept
-                result = await conclude(prepared.plan, record, outcome)
+                result = await conclude(live)
                 await self._finish(result)
         return result
 
@@ -106,12 +130,12 @@ class Service:
             raise RunNotFound(f"there is no run {run_id!r} of yours")
         return await anyio.to_thread.run_sync(partial(self.copies.apply, run_id, dry_run=dry_run))
 
-    async def _carry_out(self, prepared: Prepared, record: Record, outcome: Outcome) -> None:
+    async def _carry_out(self, begun: Begun) -> None:
+        prepared, live = begun.prepared, begun.live
         turns = self._agent_turns[prepared.agent.name]
         async with self._staging.turn(prepared), turns, self._turns:
-            await self.store.set_status(prepared.task.run_id, "running")
-            staged = self._staging.stage(prepared, record, outcome)
-            await run_plan(prepared.plan, staged, record, outcome, self.copies)
+            await self.store.set_status(live.run_id, "running")
+            await carry_out(live, self._staging.stage(prepared, live), self.copies)
 
     async def _finish(self, result: RunResult) -> None:
         try:

@@ -18,10 +18,10 @@ from orchestrator.domain.agent import AgentSpec, Network
 from orchestrator.domain.container import Launch, User
 from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
+from orchestrator.engine.live import LiveRun
 from orchestrator.engine.memory import Memory, MemoryText
 from orchestrator.engine.pool import Pool
 from orchestrator.engine.record import Record
-from orchestrator.engine.run import Outcome
 from orchestrator.engine.session_rows import SessionKey
 from orchestrator.engine.sessions import Makings, Sessions
 from orchestrator.engine.spare import memory_bytes, spare_key
@@ -140,14 +140,13 @@ class Staging:
         return nullcontext()
 
     @asynccontextmanager
-    async def stage(
-        self, prepared: Prepared, record: Record, outcome: Outcome
-    ) -> AsyncIterator[Stage]:
+    async def stage(self, prepared: Prepared, live: LiveRun) -> AsyncIterator[Stage]:
         """Where the run is played, bound to it for as long as the block lasts."""
+        record = live.record
         image = prepared.plan.container.image
         record.note("starting", f"a container of {image}", image=image)
         if prepared.agent.session.keep:
-            async with self._in_session(prepared, record, outcome) as stage:
+            async with self._in_session(prepared, live) as stage:
                 yield stage
             return
         if self._may_wait(prepared.agent):
@@ -156,26 +155,25 @@ class Staging:
             claimed = self._pool.claimed(prepared.spare_key, lambda: self._waiting(prepared))
             async with claimed as waiting:
                 self._want_again(prepared)
-                self._bind(waiting.stage.reach, prepared, record)
+                self._bind(waiting.stage.reach, prepared, live)
                 yield waiting.stage
             return
         reach = self._reach(prepared.agent)
         launch = self._launch(prepared, reach)
         held = self._runtime.open(prepared.plan.container, labels=_labels(prepared.task))
         async with open_stage(held, launch, reach) as stage:
-            self._bind(reach, prepared, record)
+            self._bind(reach, prepared, live)
             yield stage
 
     @asynccontextmanager
-    async def _in_session(
-        self, prepared: Prepared, record: Record, outcome: Outcome
-    ) -> AsyncIterator[Stage]:
+    async def _in_session(self, prepared: Prepared, live: LiveRun) -> AsyncIterator[Stage]:
+        record, outcome = live.record, live.outcome
         session, makings = prepared.agent.session, self._makings(prepared)
         async with self._sessions.use(prepared.session, session, makings) as use:
             outcome.session, outcome.session_note = prepared.session.name, use.note
             if use.note:
                 record.note("warning", use.note)
-            self._bind(use.stage.reach, prepared, record)
+            self._bind(use.stage.reach, prepared, live)
             await self._memory.place(use.stage.container, prepared.memory)
             try:
                 yield use.stage
@@ -308,9 +306,9 @@ class Staging:
         script = self._script_of(agent)
         return Reach(self._models.access(upstream=script, server_tools=_server_tools(agent)))
 
-    def _bind(self, reach: Reach, prepared: Prepared, record: Record) -> None:
+    def _bind(self, reach: Reach, prepared: Prepared, live: LiveRun) -> None:
         """Open them to one run."""
-        agent = prepared.agent
+        agent, record = prepared.agent, live.record
         record.add_secrets((reach.model.token,))
         reach.model.bind(
             budget_usd=agent.max_budget_usd, on_request=lambda seen: _note_request(record, seen)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from orchestrator.domain.result import ChangedFile
+    from orchestrator.engine.copies import Copies
     from orchestrator.engine.store import RunRecord
+    from orchestrator.workspace.changes import Changes
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
 
@@ -40,8 +42,9 @@ def show(
 
     record = anyio.run(_record, run_id)
     if patch:
-        _check_changed(record)
-        data = open_copies(read_settings()).patch(run_id)
+        copies = open_copies(read_settings())
+        _changes(copies, record)
+        data = copies.patch(run_id)
         if as_json:
             print(json.dumps({"run_id": run_id, "patch": data.decode(errors="replace")}))
         elif sys.stdout.isatty():
@@ -78,9 +81,9 @@ def apply(
     from orchestrator.settings import read_settings
     from orchestrator.surfaces.event_lines import visible, write
 
-    _check_changed(anyio.run(_record, run_id))
     copies = open_copies(read_settings())
-    root = to.absolute() if to is not None else copies.changes(run_id).root
+    kept = _changes(copies, anyio.run(_record, run_id))
+    root = to.absolute() if to is not None else kept.root
     applied = copies.apply(run_id, to=root, dry_run=dry_run, allow_links=allow_links)
     if as_json:
         print(json.dumps(applied.model_dump(mode="json")))
@@ -103,8 +106,10 @@ def counted(files: int) -> str:
 
 def changed_line(file: ChangedFile) -> str:
     """A sign and a path, as git has them."""
-    renamed = f"{file.old_path} -> " if file.old_path else ""
-    return f"{SIGNS[file.change]}  {renamed}{file.path}"
+    from orchestrator.surfaces.event_lines import quoted
+
+    renamed = f"{quoted(file.old_path)} -> " if file.old_path else ""
+    return f"{SIGNS[file.change]}  {renamed}{quoted(file.path)}"
 
 
 def record_lines(record: RunRecord) -> Iterator[str]:
@@ -147,16 +152,21 @@ async def _record(run_id: str) -> RunRecord:
     return record
 
 
-def _check_changed(record: RunRecord) -> None:
+def _changes(copies: Copies, record: RunRecord) -> Changes:
+    """What is kept of a run; ApplyRefused, with what its record tells, if that is nothing."""
     from orchestrator.errors import ApplyRefused
 
-    if record.result is None:
-        raise ApplyRefused(
-            f"run {record.run_id} has not ended, so its changes are not known yet; "
-            f"`orchestrator logs -f {record.run_id}` waits for it"
-        )
-    if not record.result.changed_files:
-        raise ApplyRefused(
-            f"run {record.run_id} has changed no file: nothing was different in its copy, or it "
-            "worked on none (agent.md says `workspace: copy` where there is one)"
-        )
+    try:
+        return copies.changes(record.run_id)
+    except ApplyRefused:
+        if record.result is None:
+            raise ApplyRefused(
+                f"run {record.run_id} has not ended, so its changes are not known yet; "
+                f"`orchestrator logs -f {record.run_id}` waits for it"
+            ) from None
+        if not record.result.changed_files:
+            raise ApplyRefused(
+                f"run {record.run_id} has changed no file: nothing was different in its copy, or "
+                "it worked on none (agent.md says `workspace: copy` where there is one)"
+            ) from None
+        raise

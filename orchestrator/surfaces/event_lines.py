@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -61,6 +62,11 @@ def shortened(text: str, width: int = LINE_CHARS) -> str:
 def visible(text: str) -> str:
     """The text without what a terminal would obey rather than show."""
     return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
+
+
+def quoted(name: str) -> str:
+    """A name on one line, which it cannot end: in quotes if it holds anything that would."""
+    return name if name.isprintable() else json.dumps(name)
 
 
 def write(text: str, stream: TextIO) -> None:

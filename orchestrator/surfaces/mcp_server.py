@@ -28,6 +28,7 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
 from orchestrator.errors import MountRefused, OrchestratorError
+from orchestrator.surfaces.event_lines import quoted
 from orchestrator.workspace.apply import Applied
 
 HEARTBEAT_SECONDS = 10.0
@@ -196,9 +197,11 @@ async def _apply(service: Service, caller: str, run_id: str, dry_run: bool) -> t
         applied = await service.apply(run_id, caller, dry_run=dry_run)
     except OrchestratorError as exc:
         return _refusal(exc)
-    done = "would be changed" if dry_run else "are changed now"
-    said = "it is like that already" if applied.already else f"{len(applied.files)} files {done}"
-    lines = [said, *(f"{file.change} {file.path}" for file in applied.files)]
+    done = "can be applied" if dry_run else "are applied"
+    said = f"{len(applied.files)} changed files, which {done}:"
+    lines = [said, *(f"{file.change} {quoted(file.path)}" for file in applied.files)]
+    if applied.already:
+        lines = ["Nothing to do: the workspace is like that already."]
     document = applied.model_dump(mode="json")
     return t.CallToolResult(content=[_text("\n".join(lines))], structured_content=document)
 
@@ -257,7 +260,7 @@ def _answer(result: RunResult) -> t.CallToolResult:
     if result.denied_hosts:
         lines.append("hosts it was denied: " + ", ".join(result.denied_hosts))
     if result.changed_files:
-        lines.append(f"files it changed in its copy: {len(result.changed_files)}")
+        lines += _notes(result.model_copy(update={"denied_hosts": (), "session": ""}))
     if result.failed_mcp_servers:
         lines.append("MCP servers that were not there: " + ", ".join(result.failed_mcp_servers))
     if result.partial_text:
@@ -273,7 +276,7 @@ def _answer(result: RunResult) -> t.CallToolResult:
 def _notes(result: RunResult) -> Iterator[str]:
     """What whoever asked should know besides the answer."""
     if result.changed_files:
-        changed = ", ".join(file.path for file in result.changed_files[:NAMED_FILES])
+        changed = ", ".join(quoted(file.path) for file in result.changed_files[:NAMED_FILES])
         more = len(result.changed_files) - NAMED_FILES
         yield (
             f"The agent worked on a copy and changed {changed}{f' and {more} more' * (more > 0)}. "

@@ -21,8 +21,6 @@ from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import EGRESS_PORT, Launch
 from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
-from orchestrator.engine.record import Record
-from orchestrator.engine.run import Outcome
 from orchestrator.engine.staging import Prepared
 from orchestrator.gateway.reach import Reach
 from orchestrator.wire.host import Completed
@@ -186,10 +184,9 @@ async def staged(
     service = harness.service(steps, **fields)
     staging = service._staging
     task = task or Task(agent="worker", prompt="Attack.")
-    record = Record(task.run_id, harness.store, (events.append,))
-    prepared = await staging.prepare(service.agents.current().agent("worker"), task)
-    record.add_secrets(prepared.secrets)
-    async with staging.stage(prepared, record, Outcome()) as stage:
+    begun = await service.begin(task, events.append)
+    prepared = begun.prepared
+    async with staging.stage(prepared, begun.live) as stage:
         env = staging._launch(prepared, stage.reach).env
         yield Rig(stage.container, prepared, stage.reach, env, canary, book, dialer, events)
 

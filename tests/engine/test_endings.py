@@ -14,7 +14,7 @@ from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine import run as run_module
+from orchestrator.engine import turns as turns_module
 from orchestrator.errors import AgentNotFound, CallerRefused, MountRefused
 from orchestrator.settings import Settings
 from tests.containers.engine_proxy import engine_proxy
@@ -136,8 +136,8 @@ async def test_a_budget_refuses_the_next_request(harness: Harness) -> None:
 async def test_a_soft_deadline_rescues_the_answer(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "NUDGE_SHARE", 0.95)
-    monkeypatch.setattr(run_module, "NUDGE_SECONDS", 1000.0)
+    monkeypatch.setattr(turns_module, "NUDGE_SHARE", 0.95)
+    monkeypatch.setattr(turns_module, "NUDGE_SECONDS", 1000.0)
     steps: Steps = [LONG, {"text": "what I have"}]
     with anyio.fail_after(PATIENCE):
         result = await kept(harness, await harness.run(steps, timeout_ms=120_000))
@@ -150,7 +150,7 @@ async def test_a_soft_deadline_rescues_the_answer(
 async def test_a_hard_deadline_keeps_what_was_said(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "NUDGE_SHARE", 0.3)
+    monkeypatch.setattr(turns_module, "NUDGE_SHARE", 0.3)
     steps: Steps = [LONG, {"text": "too late", "delay_seconds": 300}]
     with anyio.fail_after(PATIENCE):
         result = await kept(harness, await harness.run(steps, timeout_ms=9000))

@@ -1,0 +1,158 @@
+"""Where a run meets whoever asked for it: its questions, and tool calls that have to be approved.
+
+An answer may come from this process or from another one. It is in the store before anybody is told
+of it, and it is given once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from orchestrator.domain.agent import Asking
+from orchestrator.domain.exchange import Approval, Question
+from orchestrator.domain.result import RunStatus
+from orchestrator.engine.clock import Clock
+from orchestrator.engine.exchanges import Exchanges
+from orchestrator.engine.record import Record
+from orchestrator.engine.store import Store
+
+LOOK_SECONDS = 0.3
+"""How often the store is looked at for what another process has answered."""
+
+MAX_QUESTION = 20_000
+"""Characters of one question; the rest is cut."""
+
+NO_ANSWER = (
+    "Nobody has answered in time. Go on with your best judgement, and say so in your answer."
+)
+NOT_APPROVED = "Nobody has approved this in time; do without it."
+
+
+class Desk:
+    """One run's."""
+
+    def __init__(
+        self,
+        run_id: str,
+        store: Store,
+        exchanges: Exchanges,
+        record: Record,
+        clock: Clock,
+        asking: Asking,
+    ) -> None:
+        self.changed = anyio.Event()
+        """Set, and made anew, when something may have been answered, or has been asked."""
+        self._run_id = run_id
+        self._store = store
+        self._exchanges = exchanges
+        self._record = record
+        self._clock = clock
+        self._asking = asking
+        self._open: dict[str, str] = {}
+        """What is waited for: its id -> "question" or "approval"."""
+        self._replied: set[str] = set()
+
+    def poke(self) -> None:
+        """Something may have changed: look now."""
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def ask(self, question: str, default: str | None = None) -> str:
+        """Ask whoever started the run; the answer, or the default one when nobody answers."""
+        now = time.time()
+        asked = Question(
+            message_id="m" + secrets.token_hex(4),
+            run_id=self._run_id,
+            question=self._record.clean(question)[:MAX_QUESTION],
+            asked=now,
+            deadline=now + self._asking.answer_seconds,
+            default_answer=NO_ANSWER if default is None else self._record.clean(default),
+        )
+        await self._exchanges.ask(asked)
+        self._record.note("asked", asked.question, message_id=asked.message_id)
+        async with self._waiting(asked.message_id, "question"):
+            answer = await self._answer_to(asked)
+            self._replied.add(asked.message_id)
+        self._record.note("answered", answer, message_id=asked.message_id)
+        await self._exchanges.acknowledge(self._run_id, asked.message_id)
+        self._replied.discard(asked.message_id)
+        await self._set_status()
+        return answer
+
+    async def approve(self, call_id: str, tool: str, input: dict[str, object]) -> Approval:  # noqa: A002 as the CLI calls it
+        """Have a tool call approved; rejected when nobody decides."""
+        now = time.time()
+        wanted = Approval(
+            call_id=call_id,
+            run_id=self._run_id,
+            tool=tool,
+            input=input,
+            asked=now,
+            deadline=now + self._asking.approval_seconds,
+        )
+        await self._exchanges.request(wanted)
+        self._record.note("approval_asked", f"{tool}", call_id=call_id, tool=tool, input=input)
+        async with self._waiting(call_id, "approval"):
+            decided = await self._decision_on(wanted)
+        self._record.note("approval_decided", f"{tool}: {decided.decision}", call_id=call_id)
+        return decided
+
+    async def _answer_to(self, asked: Question) -> str:
+        while True:
+            changed = self.changed
+            now = await self._exchanges.question(self._run_id, asked.message_id)
+            if now is not None and now.answer is not None:
+                return now.answer
+            if time.time() >= asked.deadline:
+                # Unless somebody answers at this very moment: then his answer counts.
+                await self._exchanges.answer(self._run_id, asked.message_id, asked.default_answer)
+                continue
+            await _soon(changed, asked.deadline)
+
+    async def _decision_on(self, wanted: Approval) -> Approval:
+        while True:
+            changed = self.changed
+            now = await self._exchanges.approval(self._run_id, wanted.call_id)
+            if now is not None and now.decision != "pending":
+                return now
+            if time.time() >= wanted.deadline:
+                await self._exchanges.decide(
+                    self._run_id, wanted.call_id, "timed_out", message=NOT_APPROVED
+                )
+                continue
+            await _soon(changed, wanted.deadline)
+
+    @asynccontextmanager
+    async def _waiting(self, what: str, kind: str) -> AsyncIterator[None]:
+        """The run's time stands still, and everybody can see why."""
+        with self._clock.stopped():
+            self._open[what] = kind
+            await self._set_status()
+            try:
+                yield
+            finally:
+                del self._open[what]
+                with anyio.CancelScope(shield=True):
+                    await self._set_status()
+
+    async def _set_status(self) -> None:
+        await self._record.flush()
+        await self._store.set_status(self._run_id, self._status())
+        self.poke()
+
+    def _status(self) -> RunStatus:
+        if "question" in self._open.values():
+            return "waiting_parent_reply"
+        if self._open:
+            return "paused"
+        return "parent_replied" if self._replied else "running"
+
+
+async def _soon(changed: anyio.Event, deadline: float) -> None:
+    with anyio.move_on_after(max(0.01, min(LOOK_SECONDS, deadline - time.time()))):
+        await changed.wait()

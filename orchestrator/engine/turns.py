@@ -1,0 +1,177 @@
+"""The conversation of one run: turns, retries with feedback, and the end of its time."""
+
+from __future__ import annotations
+
+import anyio
+from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt
+
+from orchestrator import output
+from orchestrator.containers.runtime import Container
+from orchestrator.domain.result import Reason
+from orchestrator.engine import exhaustion
+from orchestrator.engine.conversation import CliEnded, Conversation
+from orchestrator.engine.live import LiveRun
+from orchestrator.engine.outcome import Outcome
+from orchestrator.engine.stage import Stage
+from orchestrator.gateway.model import ModelAccess
+from orchestrator.plan import Plan
+from orchestrator.runners.signs import TurnEnded
+
+NUDGE_SHARE = 0.2
+"""The part of a run's time that is left when the agent is told to finish."""
+NUDGE_SECONDS = 60.0
+"""And at most so much of it."""
+
+LAST_CALL_SHARE = 0.05
+LAST_CALL_SECONDS = 5.0
+"""When so much is left, whatever is under way is interrupted."""
+
+TELL_SECONDS = 2.0
+"""After a CLI has died, for the engine to say that it was for want of memory."""
+
+NUDGE = (
+    "Time is nearly up. Stop working now and give your final answer at once, with what you have, "
+    "in the form that was asked for. Do not use any more tools."
+)
+
+
+class _Invalid(Exception):
+    """An answer that breaks the schema."""
+
+
+async def converse(live: LiveRun, stage: Stage) -> None:
+    """Turn after turn until there is an answer, or a reason why there is none. Raises nothing."""
+    plan, record, outcome = live.plan, live.record, live.outcome
+    conversation = stage.conversation
+    message = plan.first_message
+    policy = AsyncRetrying(
+        stop=stop_after_attempt(1 + plan.agent.retries),
+        retry=retry_if_exception_type(_Invalid),
+    )
+    try:
+        async for attempt in policy:
+            with attempt:
+                outcome.attempts += 1
+                await conversation.say(message)
+                ended = await _verdict(conversation, outcome)
+                if not _answered(ended, plan, stage.reach.model, outcome):
+                    message = output.feedback(outcome.schema_errors, plan.agent.output_schema)
+                    record.note("schema_failed", "; ".join(outcome.schema_errors))
+                    await record.flush()
+                    raise _Invalid
+    except RetryError:
+        outcome.fail(
+            "invalid_output",
+            f"{plan.agent.name} answered {outcome.attempts} times, and never as its schema says; "
+            "its last answer is in partial_text",
+        )
+    except CliEnded:
+        await _explain_end(stage.container, conversation, outcome)
+
+
+async def _verdict(conversation: Conversation, outcome: Outcome) -> TurnEnded:
+    """The end of the turn; an interruption that was only to say something is not one."""
+    while True:
+        ended = await conversation.turn()
+        if not (ended.interrupted and outcome.steered):
+            return ended
+        outcome.steered -= 1  # the next turn is the answer to what was said
+        outcome.attempts += 1
+
+
+def _answered(ended: TurnEnded, plan: Plan, access: ModelAccess, outcome: Outcome) -> bool:
+    """Fill in the outcome from a turn's verdict; False when the answer has to be sent back."""
+    if access.budget_exhausted and ended.reason != "ok":
+        outcome.fail(
+            "budget",
+            f"the run has cost ${access.usage.cost_usd:.4f} of ${access.budget_usd:.4f}; "
+            "raise max_budget_usd, or ask for less",
+        )
+        return True
+    if ended.interrupted and not outcome.hurried:
+        outcome.fail("cli_crashed", f"the CLI gave up in the middle of a turn: {ended.text}")
+        return True
+    if ended.interrupted:
+        outcome.fail("deadline", too_late(plan), "timed_out")
+        return True
+    if ended.reason != "ok":
+        outcome.fail(ended.reason, ended.text or _MESSAGES.get(ended.reason, ended.reason))
+        return True
+    outcome.schema_errors = ()
+    value: object = ended.text
+    if plan.agent.output_format == "json":
+        answer = output.read_answer(ended.text, plan.agent.output_schema)
+        if answer.errors:
+            outcome.schema_errors = answer.errors
+            return False
+        value = answer.value
+    outcome.status, outcome.reason, outcome.result = "completed", "ok", value
+    if outcome.hurried:
+        outcome.reason = "deadline"
+        outcome.message = "time was nearly up: this is what the agent had by then"
+    return True
+
+
+def too_late(plan: Plan) -> str:
+    return (
+        f"{plan.agent.name} was not done after {plan.timeout_seconds:.0f} s; what it had said last "
+        "is in partial_text. Ask for less, or raise timeout_ms"
+    )
+
+
+_MESSAGES: dict[str, str] = {
+    "stream_cut": "the model's answer broke off",
+    "refusal": "the model refused",
+    "max_turns": "the agent used up its turns; raise max_turns, or ask for less",
+}
+
+
+async def keep_time(live: LiveRun, conversation: Conversation) -> None:
+    """A soft deadline first: interrupt and ask for what there is; then interrupt for good."""
+    total, clock, outcome = live.plan.timeout_seconds, live.clock, live.outcome
+    nudge_at = total - min(NUDGE_SECONDS, NUDGE_SHARE * total)
+    last_call_at = total - min(LAST_CALL_SECONDS, LAST_CALL_SHARE * total)
+    try:
+        await clock.until(nudge_at)
+        await conversation.at_work.wait()  # an interrupt before the first turn stops nothing
+        live.record.note("nudged", f"{total - nudge_at:.0f} s are left")
+        outcome.hurried = True
+        await live.steer(NUDGE)
+        await clock.until(last_call_at)
+        live.record.note("interrupted", "time is up")
+        await conversation.interrupt()
+    except CliEnded:
+        pass  # whoever waits for the turn finds out
+
+
+async def _explain_end(container: Container, conversation: Conversation, outcome: Outcome) -> None:
+    """The CLI is gone without a verdict: find out whose doing that was."""
+    if conversation.wrote_too_much:
+        outcome.fail("output_limit", _TOO_MUCH_OUTPUT)
+        return
+    with anyio.move_on_after(TELL_SECONDS):
+        await container.fate.out_of_memory.wait()
+    if container.wire.ended is not None:
+        failure = await container.failure()
+        reason: Reason = "engine_lost"
+        message = failure.message if failure else "the container ended"
+        if failure is not None and failure.whose == "memory":
+            reason = "oom_killed"
+        elif failure is not None and failure.whose == "machinery":
+            reason = "machinery"
+        elif container.fate.exit_code in (137, 143):
+            reason = "container_killed"
+        outcome.fail(reason, message)
+        return
+    words = f"the CLI ended without a result: {conversation.last_words() or 'no last words'}"
+    hits = exhaustion.hits(await exhaustion.ask(container), container.spec)
+    if hits:
+        outcome.fail(hits[0].reason, f"{hits[0].message}. Then {words}")
+    else:
+        outcome.fail("cli_crashed", words)
+
+
+_TOO_MUCH_OUTPUT = (
+    "the CLI wrote more than resources.output_mb allows, and was ended; raise it, or find out what "
+    "fills its output: the last events tell"
+)

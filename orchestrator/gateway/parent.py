@@ -1,0 +1,329 @@
+"""The parent service: an MCP server through which an agent asks whoever called it.
+
+Streamable HTTP, by hand: one POST, one answer. Who asks is known by the wire it comes through, so
+nothing that names a run is believed. A question waits for as long as it takes; meanwhile the answer
+is a stream of events that says now and then that it is still there, since claude takes a connection
+on which nothing comes for a broken one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+
+import anyio
+import anyio.abc
+
+from orchestrator import __version__
+from orchestrator.errors import OrchestratorError
+from orchestrator.gateway.http_server import (
+    ByteStream,
+    Headers,
+    Request,
+    Response,
+    Room,
+    serve_http,
+)
+
+log = logging.getLogger(__name__)
+
+PATH = "/mcp"
+
+VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Of the protocol, the newest first: what whoever asks for another one is offered."""
+
+BODY_BYTES = 256 * 1024
+"""One message; the longest question and its default answer fit, however they are escaped."""
+
+ROOM_BYTES = 16 * BODY_BYTES
+"""All messages that are held at once."""
+
+QUESTION_CHARS = 16_000
+"""A question, or the answer to use when nobody gives one."""
+
+SUMMARY_CHARS = 2_000
+STATUS_CHARS = 100
+
+MAX_WAITING = 16
+"""Questions of one container that wait at the same time."""
+
+MAX_TOLD = 1000
+"""Status reports of one run. More are answered, and told to nobody."""
+
+ALIVE_SECONDS = 15.0
+"""Between two signs that a question still waits."""
+
+Ask = Callable[[str, str | None], Awaitable[str]]
+"""A question and the answer to use when there is none in time -> the answer."""
+
+Tell = Callable[[str, str], None]
+"""A summary of what is being done, and a word for its status, which may be empty."""
+
+ASK_PARENT = {
+    "name": "ask_parent",
+    "title": "Ask the parent",
+    "description": (
+        "Ask whoever gave you this task, and wait for the answer. For what only they can know or "
+        "decide; put all that they need into the question. They may take minutes or longer."
+    ),
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "question": {"type": "string", "maxLength": QUESTION_CHARS},
+            "default_answer": {
+                "type": "string",
+                "maxLength": QUESTION_CHARS,
+                "description": "What you will go by if nobody answers in time.",
+            },
+        },
+        "required": ["question"],
+    },
+}
+UPDATE_STATUS = {
+    "name": "update_status",
+    "title": "Report progress",
+    "description": "Tell whoever gave you this task how far you are. Does not wait.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "summary": {"type": "string", "maxLength": SUMMARY_CHARS},
+            "status": {
+                "type": "string",
+                "maxLength": STATUS_CHARS,
+                "description": "One word, such as working or blocked.",
+            },
+        },
+        "required": ["summary"],
+    },
+}
+
+_JSON: Headers = (("content-type", "application/json"),)
+_EVENTS: Headers = (("content-type", "text/event-stream"), ("cache-control", "no-store"))
+
+_PARSE_ERROR, _INVALID_REQUEST, _UNKNOWN_METHOD, _INVALID_PARAMS = -32700, -32600, -32601, -32602
+
+Json = dict[str, object]
+
+
+class ParentAccess:
+    """One container's way to whoever called it; it leads somewhere while it is bound to a run.
+
+    The server itself is always there, so that a CLI that was started early finds it.
+    """
+
+    def __init__(self, ask: Ask | None = None, tell: Tell | None = None) -> None:
+        self._ask = ask
+        self._tell = tell
+        self._told = 0
+        self._waiting: set[_Question] = set()
+        self._room = Room(ROOM_BYTES)
+
+    def bind(self, ask: Ask, tell: Tell) -> None:
+        """From now on questions and reports are this run's."""
+        self._ask, self._tell, self._told = ask, tell, 0
+
+    def revoke(self) -> None:
+        """Nobody is there any more: what waits is given up, with a word to whoever waits."""
+        self._ask = self._tell = None
+        for question in self._waiting:
+            question.give_up()
+
+    async def service(self, stream: ByteStream) -> None:
+        """Answer a connection: `container.listen(PARENT_PORT, "parent", access.service)`."""
+        async with anyio.create_task_group() as tasks:
+            await serve_http(stream, partial(self._answer, tasks), self._room)
+            tasks.cancel_scope.cancel()
+
+    async def _answer(self, tasks: anyio.abc.TaskGroup, request: Request) -> Response:
+        if request.header("origin"):
+            return _plain(403, "no page of a browser has business here")
+        if request.path != PATH:
+            return _plain(404, f"the parent is at {PATH}")
+        if request.method == "DELETE":
+            return Response(200)  # a session is nothing that we keep
+        if request.method != "POST":
+            return _plain(405, "POST one message; nothing is sent unasked")
+        message = _message(request.body)
+        if isinstance(message, Response):
+            return message
+        method, number, params = message
+        if number is None:
+            if method == "notifications/cancelled":
+                self._cancel(_key(request, params.get("requestId")))
+            return Response(202)
+        if method == "tools/call":
+            return self._call(tasks, request, number, params)
+        if method == "initialize":
+            session = ("mcp-session-id", secrets.token_hex(16))
+            return _result(number, _introduction(params), session)
+        if method == "tools/list":
+            return _result(number, {"tools": [ASK_PARENT, UPDATE_STATUS]})
+        if method == "ping":
+            return _result(number, {})
+        # Also of server/discover: a newer client takes it for "say initialize, then".
+        return _error(number, _UNKNOWN_METHOD, f"there is no method {method[:100]!r} here")
+
+    def _call(
+        self, tasks: anyio.abc.TaskGroup, request: Request, number: int | str, params: Json
+    ) -> Response:
+        name, given = params.get("name"), params.get("arguments")
+        arguments = given if isinstance(given, dict) else {}
+        if name not in ("ask_parent", "update_status"):
+            return _error(number, _INVALID_PARAMS, "there are only ask_parent and update_status")
+        try:
+            if name == "update_status":
+                return _result(number, _text(self._report(arguments)))
+            question = self._question(arguments, _key(request, number))
+        except _Unusable as exc:
+            return _result(number, _text(str(exc), is_error=True))
+        self._waiting.add(question)
+        tasks.start_soon(question.ask)
+        body = _events(question, number)
+        return Response(200, _EVENTS, body, partial(self._let_go, question))
+
+    def _report(self, arguments: Mapping[str, object]) -> str:
+        summary = _argument(arguments, "summary", SUMMARY_CHARS)
+        status = _argument(arguments, "status", STATUS_CHARS, optional=True)
+        if self._tell is None:
+            raise _Unusable(NOBODY)
+        self._told += 1
+        if self._told > MAX_TOLD:
+            raise _Unusable(f"that were {MAX_TOLD} reports, and no more are passed on; go on")
+        self._tell(summary, status)
+        return "reported"
+
+    def _question(self, arguments: Mapping[str, object], key: tuple[str, object]) -> _Question:
+        text = _argument(arguments, "question", QUESTION_CHARS)
+        default = _argument(arguments, "default_answer", QUESTION_CHARS, optional=True)
+        if self._ask is None:
+            raise _Unusable(NOBODY)
+        if len(self._waiting) >= MAX_WAITING:
+            raise _Unusable(f"{MAX_WAITING} questions wait already; let one be answered first")
+        return _Question(key, partial(self._ask, text, default or None))
+
+    async def _let_go(self, question: _Question) -> None:
+        question.give_up()  # whoever asked may have gone
+        self._waiting.discard(question)
+
+    def _cancel(self, key: tuple[str, object]) -> None:
+        for question in self._waiting:
+            if question.key == key:
+                question.give_up()
+
+
+NOBODY = "there is nobody to tell: the run has ended, or has not begun"
+
+
+class _Unusable(Exception):
+    """A call that cannot be done as it stands; the agent is told why."""
+
+
+class _Question:
+    """One that waits for its answer."""
+
+    def __init__(self, key: tuple[str, object], ask: Callable[[], Awaitable[str]]) -> None:
+        self.key = key
+        self.settled = anyio.Event()
+        self.result: Json = _text(
+            "the question was withdrawn before it was answered", is_error=True
+        )
+        self._ask = ask
+        self._asking = anyio.CancelScope()
+
+    async def ask(self) -> None:
+        with self._asking:
+            try:
+                self.result = _text(await self._ask())
+            except OrchestratorError as exc:
+                self.result = _text(str(exc), is_error=True)
+            except Exception:
+                log.exception("a question could not be asked")
+                why = "the question could not be asked; go on without an answer"
+                self.result = _text(why, is_error=True)
+        self.settled.set()
+
+    def give_up(self) -> None:
+        self._asking.cancel()
+
+
+async def _events(question: _Question, number: int | str) -> AsyncIterator[bytes]:
+    while not question.settled.is_set():
+        yield b": still waiting\n\n"
+        with anyio.move_on_after(ALIVE_SECONDS):
+            await question.settled.wait()
+    yield b"event: message\ndata: " + _reply(number, question.result) + b"\n\n"
+
+
+def _message(body: bytes) -> tuple[str, int | str | None, Json] | Response:
+    """The method, the request's number (None for a notification) and the parameters."""
+    if len(body) > BODY_BYTES:
+        return _plain(413, f"a message has at most {BODY_BYTES} bytes")
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return _error(None, _PARSE_ERROR, "that is no JSON", status=400)
+    if isinstance(value, list):
+        return _error(None, _INVALID_REQUEST, "send one message at a time", status=400)
+    if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
+        return _error(None, _INVALID_REQUEST, "that is no JSON-RPC 2.0", status=400)
+    if "method" not in value and ("result" in value or "error" in value):
+        return Response(202)  # an answer, though nothing was asked
+    method, number, params = value.get("method"), value.get("id"), value.get("params", {})
+    plain = isinstance(number, (int, str)) and not isinstance(number, bool)
+    if not isinstance(method, str) or not (number is None or plain):
+        return _error(None, _INVALID_REQUEST, "that is no JSON-RPC 2.0", status=400)
+    if not isinstance(params, dict):
+        return _error(number, _INVALID_PARAMS, "parameters are an object", status=400)
+    return method, number, params
+
+
+def _introduction(params: Mapping[str, object]) -> Json:
+    asked = params.get("protocolVersion")
+    return {
+        "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "parent", "version": __version__},
+    }
+
+
+def _argument(
+    arguments: Mapping[str, object], name: str, most: int, *, optional: bool = False
+) -> str:
+    value = arguments.get(name)
+    if value is None and optional:
+        return ""
+    if not isinstance(value, str) or not (optional or value.strip()):
+        raise _Unusable(f"{name} must be a text" + ("" if optional else ", and not an empty one"))
+    if len(value) > most:
+        raise _Unusable(f"{name} has {len(value)} characters, and at most {most} are taken")
+    return value.encode(errors="replace").decode()  # half a character is none
+
+
+def _key(request: Request, number: object) -> tuple[str, object]:
+    """Two programs inside may both have a request 1."""
+    return request.header("mcp-session-id"), number
+
+
+def _text(text: str, *, is_error: bool = False) -> Json:
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+def _reply(number: int | str, result: Json) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
+
+
+def _result(number: int | str, result: Json, *headers: tuple[str, str]) -> Response:
+    return Response(200, (*_JSON, *headers), _reply(number, result))
+
+
+def _error(number: int | str | None, code: int, why: str, *, status: int = 200) -> Response:
+    error = {"code": code, "message": why}
+    body = json.dumps({"jsonrpc": "2.0", "id": number, "error": error}).encode()
+    return Response(status, _JSON, body)
+
+
+def _plain(status: int, why: str) -> Response:
+    return Response(status, (("content-type", "text/plain; charset=utf-8"),), f"{why}\n".encode())
