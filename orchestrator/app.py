@@ -41,6 +41,9 @@ from orchestrator.settings import Settings, environment, secret_environment
 if TYPE_CHECKING:
     from orchestrator.containers.docker_runtime import DockerRuntime
 
+SCRIPTED_SECRET = "a-script-plays-the-model"  # noqa: S105 it is none
+"""Instead of a secret that nobody has given, where no real model could use it."""
+
 
 @asynccontextmanager
 async def open_orchestrator(
@@ -65,7 +68,11 @@ async def open_orchestrator(
                     environ=variables,
                     copies=copies,
                     dialer=Dialer(environ=variables),
-                    secret_store=SecretStore(settings.secrets_file, secret_environment()),
+                    secret_store=SecretStore(
+                        settings.secrets_file,
+                        secret_environment(),
+                        stand_in=SCRIPTED_SECRET if settings.scripted else "",
+                    ),
                     sessions=sessions,
                     pool=pool,
                     memory=Memory(settings.agents_dir, settings.state_dir / "memory"),
@@ -78,6 +85,7 @@ async def open_orchestrator(
                     staging=staging,
                     sessions=sessions,
                     copies=copies,
+                    alive=owner.alive,
                     secrets=(credential.secret.get_secret_value(),) if credential else (),
                     max_runs=settings.max_runs,
                     max_runs_per_agent=settings.max_runs_per_agent,

@@ -21,6 +21,7 @@ OrchestratorError
     ├── AgentNotFound      there is no agent of that name
     ├── CallerRefused      the agent does not allow this caller
     ├── RunNotFound        there is no run of that id
+    ├── RunRefused         what was asked of a run does not fit what it is doing
     ├── SessionRefused     a session of an agent that has none
     ├── MountRefused       a directory that no container may see
     ├── CopyRefused        a directory that cannot be copied: too large, or not there
@@ -132,6 +133,10 @@ class CallerRefused(CallerError):
 
 class RunNotFound(CallerError):
     code = "run_not_found"
+
+
+class RunRefused(CallerError):
+    code = "run_refused"
 
 
 class SessionRefused(CallerError):

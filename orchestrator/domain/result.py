@@ -53,6 +53,7 @@ Reason = Literal[
     "container_killed",  # by somebody outside
     "engine_lost",
     "orchestrator_lost",  # the process that held its wire has died
+    "dependency_failed",  # a task that it was to follow did not complete
     "start_failed",  # no container, or no CLI in it
     "machinery",  # a bug of ours
 ]

@@ -40,6 +40,10 @@ class Task(Frozen):
     caller: str = "main"
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Less than the agent's own timeout, if that is too long for the caller."""
+    after: tuple[str, ...] = ()
+    """Runs that must have completed before this one begins."""
+    parent_run_id: str = ""
+    """The run whose agent asked for this one."""
     run_id: str = Field(default_factory=new_run_id)
 
     @property

@@ -18,6 +18,7 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.exchanges import Exchanges
+from orchestrator.engine.news import News
 from orchestrator.engine.record import Record
 from orchestrator.engine.store import Store
 
@@ -44,23 +45,18 @@ class Desk:
         record: Record,
         clock: Clock,
         asking: Asking,
+        news: News,
     ) -> None:
-        self.changed = anyio.Event()
-        """Set, and made anew, when something may have been answered, or has been asked."""
         self._run_id = run_id
         self._store = store
         self._exchanges = exchanges
         self._record = record
         self._clock = clock
         self._asking = asking
+        self._news = news
         self._open: dict[str, str] = {}
         """What is waited for: its id -> "question" or "approval"."""
         self._replied: set[str] = set()
-
-    def poke(self) -> None:
-        """Something may have changed: look now."""
-        self.changed.set()
-        self.changed = anyio.Event()
 
     async def ask(self, question: str, default: str | None = None) -> str:
         """Ask whoever started the run; the answer, or the default one when nobody answers."""
@@ -104,7 +100,7 @@ class Desk:
 
     async def _answer_to(self, asked: Question) -> str:
         while True:
-            changed = self.changed
+            changed = self._news.next()
             now = await self._exchanges.question(self._run_id, asked.message_id)
             if now is not None and now.answer is not None:
                 return now.answer
@@ -116,7 +112,7 @@ class Desk:
 
     async def _decision_on(self, wanted: Approval) -> Approval:
         while True:
-            changed = self.changed
+            changed = self._news.next()
             now = await self._exchanges.approval(self._run_id, wanted.call_id)
             if now is not None and now.decision != "pending":
                 return now
@@ -143,7 +139,7 @@ class Desk:
     async def _set_status(self) -> None:
         await self._record.flush()
         await self._store.set_status(self._run_id, self._status())
-        self.poke()
+        self._news.tell()
 
     def _status(self) -> RunStatus:
         if "question" in self._open.values():

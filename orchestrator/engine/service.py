@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets as random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,13 +15,14 @@ import anyio.to_thread
 from orchestrator.access import check_caller
 from orchestrator.catalog import AgentsDir
 from orchestrator.domain.agent import AgentSpec
-from orchestrator.domain.result import RunResult
+from orchestrator.domain.result import Reason, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.exchanges import Exchanges
 from orchestrator.engine.live import LiveRun
+from orchestrator.engine.news import News
 from orchestrator.engine.record import Listener, Record
 from orchestrator.engine.run import carry_out, conclude
 from orchestrator.engine.sessions import Sessions
@@ -56,6 +57,7 @@ class Service:
         staging: Staging,
         sessions: Sessions,
         copies: Copies,
+        alive: Callable[[str], bool] = lambda _: True,
         secrets: Sequence[str] = (),
         max_runs: int = 8,
         max_runs_per_agent: int = 8,
@@ -63,8 +65,11 @@ class Service:
         self.agents = agents
         self.store = store
         self.exchanges = Exchanges(store)
+        self.news = News()
         self.sessions = sessions
         self.copies = copies
+        self.alive = alive
+        """Whether an orchestrator of the same state directory lives."""
         self._staging = staging
         self._secrets = tuple(secrets)
         self._turns = anyio.CapacityLimiter(max_runs)
@@ -92,7 +97,7 @@ class Service:
         record.add_secrets(prepared.secrets)
         record.add_secrets(self._staging.variables(prepared))
         clock = Clock(prepared.plan.timeout_seconds)
-        desk = Desk(task.run_id, self.store, self.exchanges, record, clock, agent.ask)
+        desk = Desk(task.run_id, self.store, self.exchanges, record, clock, agent.ask, self.news)
         await self.store.add_run(task)
         record.note("queued", f"{task.agent} for {task.caller}")
         return Begun(prepared, LiveRun(prepared.plan, record, clock, desk))
@@ -117,6 +122,17 @@ class Service:
             with anyio.CancelScope(shield=True):  # whatever happened, it is kept
                 result = await conclude(live)
                 await self._finish(result)
+                self.news.tell()
+        return result
+
+    async def give_up(self, begun: Begun, reason: Reason, message: str) -> RunResult:
+        """End a task that was accepted and never begun."""
+        status: RunStatus = "cancelled" if reason == "cancelled" else "failed"
+        begun.live.outcome.fail(reason, message, status)
+        with anyio.CancelScope(shield=True):
+            result = await conclude(begun.live)
+            await self._finish(result)
+            self.news.tell()
         return result
 
     async def keep_warm(self) -> None:

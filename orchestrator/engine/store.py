@@ -53,6 +53,7 @@ class RunRecord(Frozen):
     owner: str = ""
     """The orchestrator process that has it, or had it."""
     prompt: str
+    parent_run_id: str = ""
     created: float
     ended: float | None
     result: RunResult | None
@@ -109,6 +110,24 @@ class Store:
             result.run_id,
         )
         return changed == 1
+
+    async def find_runs(
+        self, caller: str | None, statuses: Sequence[RunStatus], agent: str, limit: int
+    ) -> tuple[RunRecord, ...]:
+        """The newest first, of a caller or of all, without their results."""
+        conditions = ["1"]
+        values: list[object] = []
+        for condition, value in (("caller = ?", caller), ("agent = ?", agent or None)):
+            if value is not None:
+                conditions.append(condition)
+                values.append(value)
+        if statuses:
+            conditions.append(f"status IN ({', '.join('?' * len(statuses))})")
+            values += statuses
+        where = " AND ".join(conditions)
+        sql = f"{_RUNS_WITHOUT_RESULTS} WHERE {where} ORDER BY created DESC LIMIT ?"
+        rows = await self.select(sql, *values, limit)
+        return tuple(_record(row) for row in rows)
 
     async def unfinished(self) -> tuple[RunRecord, ...]:
         """Runs that have not ended, of all orchestrators, the oldest first."""
@@ -175,13 +194,18 @@ class Store:
 _NOT_FINAL = f"status NOT IN ({', '.join('?' * len(FINAL))})"
 _UNLESS_FINAL = f"WHERE {_NOT_FINAL} AND run_id = ?"
 
-_RUNS = (
-    "SELECT run_id, agent, caller, status, reason, owner, json_extract(task, '$.prompt'), created, "
-    "ended, result FROM runs"
+_COLUMNS = (
+    "run_id, agent, caller, status, reason, owner, json_extract(task, '$.prompt'), created, ended, "
+    "coalesce(json_extract(task, '$.parent_run_id'), '')"
 )
+_RUNS = f"SELECT {_COLUMNS}, result FROM runs"  # noqa: S608 our own text
+_RUNS_WITHOUT_RESULTS = f"SELECT {_COLUMNS}, NULL FROM runs"  # noqa: S608 the same
 
 
 def _record(row: tuple[str, ...]) -> RunRecord:
-    keys = ("run_id", "agent", "caller", "status", "reason", "owner", "prompt", "created", "ended")
-    result = RunResult.model_validate_json(row[9]) if row[9] else None
+    keys = (
+        *("run_id", "agent", "caller", "status", "reason", "owner", "prompt", "created", "ended"),
+        "parent_run_id",
+    )
+    result = RunResult.model_validate_json(row[10]) if row[10] else None
     return RunRecord.model_validate({**dict(zip(keys, row, strict=False)), "result": result})

@@ -29,6 +29,7 @@ from orchestrator.gateway.http_server import (
     serve_http,
 )
 from orchestrator.gateway.metering import Meter, Tally
+from orchestrator.gateway.remote_features import remote_features
 from orchestrator.gateway.upstream import (
     HttpUpstream,
     Upstream,
@@ -50,12 +51,6 @@ DENIED = "x-orchestrator-denied"
 
 ERROR_BODY_BYTES = 1024 * 1024
 """Of an error's text: it is held until it has been searched for the credential."""
-
-REMOTE_KEYS = ("mcp_servers", "container")
-"""Parts of a request that have the API reach out, or run something, by itself."""
-
-LOCAL_TOOLS = ("custom", "bash_", "text_editor_", "memory_", "computer_", "tool_search_tool_")
-"""Types of tools that the client carries out, or that only search what the request holds."""
 
 CLIENT_GONE = 499
 """The status of a request whose client did not wait for the answer."""
@@ -227,7 +222,7 @@ class ModelAccess:
             log.info("refused to a container: %r", request)
             why = f"refused by the orchestrator: an agent may only POST to {' and '.join(PATHS)}"
             return _error(403, "permission_error", why, denied="path")
-        remote = _remote_features(request.body, self._server_tools)
+        remote = remote_features(request.body, self._server_tools)
         if remote:
             why = (
                 f"refused by the orchestrator: {remote} would work outside the container, "
@@ -391,31 +386,6 @@ def _forwarded(headers: Headers) -> Headers:
     )
     # Nothing compressed, since it has to be read on the way.
     return (*kept, ("accept-encoding", "identity"))
-
-
-def _remote_features(body: bytes, allowed: frozenset[str]) -> str:
-    """What a request asks the API to do elsewhere for it; "" for nothing.
-
-    The API can search the web, fetch pages, call MCP servers and run code by itself. For an agent
-    without a network that would be a way out.
-    """
-    try:
-        asked = json.loads(body)
-    except (ValueError, RecursionError):
-        return "a body that is not JSON"
-    if not isinstance(asked, dict):
-        return "a body that is not an object"
-    for key in REMOTE_KEYS:
-        if asked.get(key):
-            return key
-    tools = asked.get("tools")
-    for tool in tools if isinstance(tools, list) else []:
-        kind = tool.get("type") if isinstance(tool, dict) else "?"
-        if kind is None or str(kind).startswith(LOCAL_TOOLS):
-            continue
-        if re.sub(r"_\d{8}$", "", str(kind)) not in allowed:
-            return f"the tool {str(kind)[:60]!r}"
-    return ""
 
 
 def _plain(query: str) -> bool:

@@ -19,7 +19,10 @@ from orchestrator.domain.result import Reason
 from orchestrator.errors import AgentInvalid
 from orchestrator.runners.signs import (
     ControlAnswered,
+    ControlAsked,
     Noise,
+    PermissionAsked,
+    PermissionWithdrawn,
     Ready,
     Retrying,
     Said,
@@ -49,6 +52,15 @@ MAX_COST_USD = 1e9
 OWN_PREFIXES = ("ANTHROPIC_", "CLAUDE_")
 """Variables of the CLI that decide where it talks to, as whom, and what it loads."""
 
+PARENT = "parent"
+"""What the MCP server is called through which the agent reaches whoever called it."""
+
+ANSWER_MS = 24 * 3600 * 1000
+"""How long the CLI waits for an answer from there. Whose patience ends sooner says so to us."""
+
+WHAT_CHARS = 100
+"""Of the name of something that the CLI wants of us."""
+
 _DOLLAR = "ORCHESTRATOR_DOLLAR"
 _SESSION = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
@@ -66,6 +78,9 @@ def launch(
     memory: str = "",
     surroundings: Mapping[str, str] | None = None,
     files: Sequence[File] = (),
+    parent_url: str | None = None,
+    ask_rules: Sequence[str] = (),
+    approvals: bool = False,
 ) -> Launch:
     """The CLI, waiting for messages on stdin until it is closed.
 
@@ -74,9 +89,18 @@ def launch(
     argument can carry. `memory` follows the agent's prompt; `surroundings` are variables, and
     `files` files, of the orchestrator's own. With neither `session_id` nor `resume`
     the conversation is not written down.
+
+    At `parent_url` the agent finds tools to ask whoever called it. With `approvals` the CLI asks
+    us about every call that no rule allows, and about those of `ask_rules` though another rule
+    allows them; without, it refuses both by itself.
     """
     own = _environment(base_url, token) | dict(surroundings or {})
-    config = _mcp_config(mcp_servers)
+    if parent_url is not None and any(server.name == PARENT for server in mcp_servers):
+        raise AgentInvalid(
+            f"agent {agent.name!r} names an MCP server {PARENT!r}, as the orchestrator's own is "
+            "called; give it another name"
+        )
+    config = _mcp_config(mcp_servers, parent_url)
     if _DOLLAR in config:
         own[_DOLLAR] = "$"
     placed = [*files, File(path=MCP_FILE, content=config.encode())]
@@ -84,8 +108,10 @@ def launch(
         *("claude", "-p", "--verbose"),
         *("--input-format", "stream-json", "--output-format", "stream-json"),
         *("--setting-sources", "", "--strict-mcp-config", "--mcp-config", MCP_FILE),
-        *("--permission-mode", "dontAsk"),
-        *_permission_flags(agent, mcp_servers),
+        *_approval_flags(ask_rules, approvals=approvals),
+        *_permission_flags(
+            agent, [s.name for s in mcp_servers] + [PARENT] * (parent_url is not None), ask_rules
+        ),
         f"--model={agent.model}",
         f"--max-turns={agent.max_turns}",
     ]
@@ -118,6 +144,22 @@ def user_message(text: str) -> bytes:
 def interrupt(request_id: str) -> bytes:
     """The line that stops the turn; the CLI answers it and stays usable."""
     return _control(request_id, {"subtype": "interrupt"})
+
+
+def allow(request_id: str, tool_input: Mapping[str, object]) -> bytes:
+    """The line that lets a call run, with this input, whatever the one was that was asked for."""
+    return _answer(request_id, {"behavior": "allow", "updatedInput": dict(tool_input)})
+
+
+def deny(request_id: str, message: str) -> bytes:
+    """The line that refuses a call; the agent reads the message as the call's result."""
+    return _answer(request_id, {"behavior": "deny", "message": message})
+
+
+def refuse(request_id: str, why: str) -> bytes:
+    """The line for a request that we do not know, so that the CLI does not wait for more."""
+    error = {"subtype": "error", "request_id": request_id, "error": why}
+    return _line({"type": "control_response", "response": error})
 
 
 def initialize(request_id: str) -> bytes:
@@ -187,6 +229,10 @@ class Parser:
                 response = _dict(event, "response")
                 ok = response.get("subtype") == "success"
                 return [ControlAnswered(request_id=_str(response, "request_id"), ok=ok)]
+            case "control_request" if _str(event, "request_id"):
+                return [_from_request(_str(event, "request_id"), _dict(event, "request"))]
+            case "control_cancel_request" if _str(event, "request_id"):
+                return [PermissionWithdrawn(request_id=_str(event, "request_id"))]
             case _:
                 return [_noise(text)]
 
@@ -269,6 +315,17 @@ def _from_system(event: Mapping[str, object]) -> list[Sign]:
     return []  # how its windows look, which tool it just denied: nothing that is not told elsewhere
 
 
+def _from_request(request_id: str, request: Mapping[str, object]) -> Sign:
+    if request.get("subtype") != "can_use_tool" or not isinstance(request.get("input"), dict):
+        return ControlAsked(request_id=request_id, what=_str(request, "subtype")[:WHAT_CHARS])
+    return PermissionAsked(
+        request_id=request_id,
+        call_id=_str(request, "tool_use_id"),
+        tool=_str(request, "tool_name"),
+        input=_input(request, "input"),
+    )
+
+
 def _reason(event: Mapping[str, object], fault: str) -> Reason:
     """Why a turn ended. `subtype` alone is no verdict: an API error is a "success" as well."""
     subtype, stop = _str(event, "subtype"), event.get("stop_reason")
@@ -347,8 +404,8 @@ def _merged(agent: AgentSpec, env: Mapping[str, str], own: Mapping[str, str]) ->
     return {**env, **own}
 
 
-def _mcp_config(servers: Sequence[McpServer]) -> str:
-    entries = {
+def _mcp_config(servers: Sequence[McpServer], parent_url: str | None) -> str:
+    entries: dict[str, dict[str, object]] = {
         server.name: {
             "type": "stdio",
             "command": _literal(server.command),
@@ -357,6 +414,13 @@ def _mcp_config(servers: Sequence[McpServer]) -> str:
         }
         for server in servers
     }
+    if parent_url is not None:
+        entries[PARENT] = {
+            "type": "http",
+            "url": parent_url,
+            "timeout": ANSWER_MS,
+            "alwaysLoad": True,
+        }
     return json.dumps({"mcpServers": entries}, indent=1)
 
 
@@ -365,16 +429,28 @@ def _literal(text: str) -> str:
     return text.replace("${", f"${{{_DOLLAR}}}{{")
 
 
-def _permission_flags(agent: AgentSpec, servers: Sequence[McpServer]) -> list[str]:
+def _approval_flags(ask_rules: Sequence[str], *, approvals: bool) -> list[str]:
+    mode = ["--permission-mode", "dontAsk"]
+    if approvals:
+        mode = ["--permission-mode", "default", "--permission-prompt-tool", "stdio"]
+    if ask_rules:
+        mode.append("--settings=" + json.dumps({"permissions": {"ask": list(ask_rules)}}))
+    return mode
+
+
+def _permission_flags(
+    agent: AgentSpec, servers: Sequence[str], ask_rules: Sequence[str]
+) -> list[str]:
     # As arguments and not in a settings file, which the agent could rewrite.
     allow, deny = list(agent.permissions.allow), agent.permissions.deny
     tools = [rule.partition("(")[0] for rule in allow]
     for server in servers:
-        rule = "mcp__" + re.sub(r"[^A-Za-z0-9_-]", "_", server.name)  # as the CLI spells it
+        rule = "mcp__" + re.sub(r"[^A-Za-z0-9_-]", "_", server)  # as the CLI spells it
         named = any(tool == rule or tool.startswith(rule + "__") for tool in tools)
         if not named and rule not in deny:
             allow.append(rule)
-    seen = dict.fromkeys(tool for tool in tools if not tool.startswith("mcp__"))
+    asked = [rule.partition("(")[0] for rule in ask_rules]
+    seen = dict.fromkeys(tool for tool in (*tools, *asked) if not tool.startswith("mcp__"))
     flags = [f"--tools={','.join(seen)}"]
     if allow:
         flags.append(f"--allowedTools={','.join(allow)}")
@@ -407,6 +483,11 @@ def _utf8(agent: AgentSpec, what: str, text: str) -> bytes:
 
 def _control(request_id: str, request: dict[str, object]) -> bytes:
     return _line({"type": "control_request", "request_id": request_id, "request": request})
+
+
+def _answer(request_id: str, response: dict[str, object]) -> bytes:
+    success = {"subtype": "success", "request_id": request_id, "response": response}
+    return _line({"type": "control_response", "response": success})
 
 
 def _line(value: dict[str, object]) -> bytes:

@@ -59,6 +59,32 @@ class ControlAnswered(Frozen):
     ok: bool = True
 
 
+class PermissionAsked(Frozen):
+    """May this tool call run? The CLI waits for the answer, for ever if need be."""
+
+    kind: Literal["permission_asked"] = "permission_asked"
+    request_id: str
+    call_id: str
+    """Of the ToolCalled that it is about."""
+    tool: str
+    input: dict[str, object] = {}
+
+
+class PermissionWithdrawn(Frozen):
+    """The CLI does not wait for that answer any more: the turn was interrupted."""
+
+    kind: Literal["permission_withdrawn"] = "permission_withdrawn"
+    request_id: str
+
+
+class ControlAsked(Frozen):
+    """The CLI wants something of us that we do not know; it is to be told so."""
+
+    kind: Literal["control_asked"] = "control_asked"
+    request_id: str
+    what: str = ""
+
+
 class TurnEnded(Frozen):
     """The verdict on one turn. Decided from the CLI's result event, never from an exit code."""
 
@@ -90,6 +116,16 @@ class Noise(Frozen):
 
 
 Sign = Annotated[
-    Ready | Said | ToolCalled | ToolReturned | Retrying | ControlAnswered | TurnEnded | Noise,
+    Ready
+    | Said
+    | ToolCalled
+    | ToolReturned
+    | Retrying
+    | ControlAnswered
+    | PermissionAsked
+    | PermissionWithdrawn
+    | ControlAsked
+    | TurnEnded
+    | Noise,
     Field(discriminator="kind"),
 ]

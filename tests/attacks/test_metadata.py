@@ -214,9 +214,7 @@ async def test_a_redirect_is_a_new_request(web: Rig) -> None:
     "with `network: open`, own a public name and point it at the orchestrator's machine",
     "403: private, loopback and the machine's own addresses are closed to open networks as well",
 )
-async def test_an_open_network_is_open_to_the_public_only(
-    harness: Harness, canary: Canary
-) -> None:
+async def test_an_open_network_is_open_to_the_public_only(harness: Harness, canary: Canary) -> None:
     async with staged(harness, canary, network="open") as rig:
         for number, address in enumerate((*own_addresses(), METADATA, "10.1.2.3", "::1")):
             name = f"public{number}.example.org"

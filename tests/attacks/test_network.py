@@ -79,8 +79,10 @@ async def test_going_around_the_proxy_leads_nowhere(web: Rig) -> None:
     with web.watched() as seen:
         through = await web.sh(f"curl -s {url}")
     with web.watched() as around:
-        said = await web.sh(f"curl -sS --noproxy '*' {url}; env -u http_proxy -u HTTP_PROXY "
-                            f"-u all_proxy -u ALL_PROXY curl -sS {url}")
+        said = await web.sh(
+            f"curl -sS --noproxy '*' {url}; env -u http_proxy -u HTTP_PROXY "
+            f"-u all_proxy -u ALL_PROXY curl -sS {url}"
+        )
     assert (through, len(seen.heard)) == ("canary", 1)
     assert said.count("Could not resolve host") == 2, said
     assert around.nothing_left

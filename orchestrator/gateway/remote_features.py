@@ -1,0 +1,86 @@
+"""A request to the model -> what it would have the API do elsewhere. Pure.
+
+The API can search the web, fetch pages, pictures and documents, call MCP servers and run code by
+itself. For an agent without a network each of these would be a way out: the address of a picture
+that the API fetches carries whatever an agent writes into it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+REMOTE_KEYS = ("mcp_servers", "container")
+"""Parts of a request that have the API reach out, or run something, by itself."""
+
+LOCAL_TOOLS = ("custom", "bash_", "text_editor_", "memory_", "computer_", "tool_search_tool_")
+"""Types of tools that the client carries out, or that only search what the request holds."""
+
+LOCAL_SOURCES = ("base64", "text", "content")
+"""Where a picture or a document may come from: the request itself. Not from a URL, and not from
+the account's files, which belong to others as well."""
+
+
+class _Twice(ValueError):
+    """A key that an object has more than once."""
+
+
+def remote_features(body: bytes, allowed: frozenset[str]) -> str:
+    """What a request asks the API to do elsewhere for it; "" for nothing.
+
+    `allowed` are types of tools, such as "web_search", that the API may use.
+    """
+    try:
+        asked = json.loads(body, object_pairs_hook=_once)
+    except _Twice:
+        return "a body that can be read in two ways, since a key comes twice in it,"
+    except (ValueError, RecursionError):
+        return "a body that is not JSON"
+    if not isinstance(asked, dict):
+        return "a body that is not an object"
+    for key in REMOTE_KEYS:
+        if asked.get(key):
+            return key
+    return _remote_tool(asked.get("tools"), allowed) or _remote_content(asked)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    # We would take the last of two values; whoever takes the first sees another request.
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Twice
+    return found
+
+
+def _remote_tool(tools: object, allowed: frozenset[str]) -> str:
+    for tool in tools if isinstance(tools, list) else []:
+        kind = tool.get("type") if isinstance(tool, dict) else "?"
+        if kind is None or str(kind).startswith(LOCAL_TOOLS):
+            continue
+        if re.sub(r"_\d{8}$", "", str(kind)) not in allowed:
+            return f"the tool {str(kind)[:60]!r}"
+    return ""
+
+
+def _remote_content(asked: dict[str, object]) -> str:
+    """Contents come in lists of blocks, and blocks may have contents."""
+    messages = asked.get("messages")
+    waiting = [asked.get("system")]
+    for message in messages if isinstance(messages, list) else []:
+        waiting.append(message.get("content") if isinstance(message, dict) else None)
+    while waiting:
+        content = waiting.pop()
+        blocks = content if isinstance(content, list) else [content]
+        for block in blocks:
+            if not isinstance(block, dict):
+                continue
+            source = block.get("source")
+            if "file_id" in block:
+                return "a file of the account"
+            if isinstance(source, dict):
+                kind = source.get("type")
+                if kind not in LOCAL_SOURCES:
+                    return f"a picture or document by {str(kind)[:60]!r}"
+                waiting.append(source.get("content"))
+            waiting.append(block.get("content"))
+    return ""

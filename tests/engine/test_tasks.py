@@ -1,0 +1,121 @@
+"""Tasks that go on by themselves, on the real engine with the real CLI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.domain.task import Task
+from orchestrator.engine.tasks import Tasks
+from orchestrator.errors import RunNotFound, RunRefused
+from tests.engine.harness import Harness, Steps, bash
+
+PATIENCE = 170
+
+FOR_EVER = "python3 -c 'import time; time.sleep(500)'"
+
+
+@pytest.fixture
+async def harness(runtime: DockerRuntime, image: str, tmp_path: Path) -> AsyncIterator[Harness]:
+    harness = Harness(runtime, image, tmp_path)
+    async with harness.sessions:
+        yield harness
+    for row in await harness.sessions.list():
+        await harness.sessions.remove(row.key)
+
+
+def task(prompt: str = "x", **fields: object) -> Task:
+    return Task.model_validate({"agent": "worker", "prompt": prompt, **fields})
+
+
+async def test_a_task_goes_on_while_its_caller_does_something_else(harness: Harness) -> None:
+    async with Tasks(harness.service([{"text": "done"}])) as tasks:
+        run_id = await tasks.start(task())
+        (now,) = await tasks.wait([run_id], "main", seconds=0)
+        assert now.status in ("pending", "running")
+        (then,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        assert then.result is not None
+        assert (then.status, then.result.result) == ("completed", "done")
+
+
+async def test_a_task_of_somebody_else_is_not_there(harness: Harness) -> None:
+    async with Tasks(harness.service([{"text": "done"}])) as tasks:
+        run_id = await tasks.start(task())
+        with pytest.raises(RunNotFound):
+            await tasks.view(run_id, "stranger")
+        with pytest.raises(RunNotFound):
+            await tasks.cancel(run_id, "stranger")
+        await tasks.wait([run_id], "main", seconds=PATIENCE)
+
+
+async def test_a_cancelled_task_ends_as_cancelled_and_leaves_nothing(
+    harness: Harness, runtime: DockerRuntime
+) -> None:
+    async with Tasks(harness.service([bash(FOR_EVER)])) as tasks:
+        at_work = anyio.Event()
+        run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
+        with anyio.fail_after(PATIENCE):
+            await at_work.wait()
+            view = await tasks.cancel(run_id, "main")
+        assert (view.status, view.reason) == ("cancelled", "cancelled")
+        assert await runtime.list() == ()
+        assert (await tasks.cancel(run_id, "main")).status == "cancelled"
+
+
+async def test_an_agent_can_be_told_something_in_the_middle_of_its_work(harness: Harness) -> None:
+    steps: Steps = [bash(FOR_EVER), {"text": "heard: {last_user_text}"}]
+    async with Tasks(harness.service(steps)) as tasks:
+        at_work = anyio.Event()
+        run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
+        with anyio.fail_after(PATIENCE):
+            await at_work.wait()
+            assert await tasks.say(run_id, "Leave that, and say what you heard.", "main") == run_id
+            (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        assert view.result is not None
+        assert view.result.result == "heard: Leave that, and say what you heard."
+
+
+async def test_tasks_wait_for_those_that_they_follow(harness: Harness) -> None:
+    service = harness.service([{"text": "{last_user_text}"}])
+    async with Tasks(service) as tasks:
+        first = await tasks.start(task("first"))
+        second = await tasks.start(task("second", after=[first]))
+        views = await tasks.wait([first, second], "main", seconds=PATIENCE)
+        assert [view.status for view in views] == ["completed", "completed"]
+        ended, began = views[0].ended, (await harness.store.events(second))[1].at
+        assert ended is not None
+        assert ended <= began
+    failing = harness.service([{"error": 400}])
+    async with Tasks(failing) as tasks:
+        first = await tasks.start(task("first"))
+        second = await tasks.start(task("second", after=[first]))
+        (view,) = await tasks.wait([second], "main", seconds=PATIENCE)
+        assert (view.status, view.reason) == ("failed", "dependency_failed")
+
+
+async def test_an_ended_task_hears_nothing_more_unless_it_was_in_a_session(
+    harness: Harness,
+) -> None:
+    async with Tasks(harness.service([{"text": "done"}])) as tasks:
+        run_id = await tasks.start(task())
+        await tasks.wait([run_id], "main", seconds=PATIENCE)
+        with pytest.raises(RunRefused, match="its container is gone"):
+            await tasks.say(run_id, "more", "main")
+    steps: Steps = [{"text": "{user_texts}"}]
+    async with Tasks(harness.service(steps, each_task=True, session=True)) as tasks:
+        run_id = await tasks.start(task("one"))
+        await tasks.wait([run_id], "main", seconds=PATIENCE)
+        follow_up = await tasks.say(run_id, "two", "main")
+        (view,) = await tasks.wait([follow_up], "main", seconds=PATIENCE)
+        assert view.parent_run_id == run_id
+        assert view.result is not None
+        assert view.result.result == "one; two"
+
+
+def _on(condition: bool, event: anyio.Event) -> None:
+    if condition:
+        event.set()
