@@ -1,9 +1,17 @@
-"""Who calls, and may they? Pure."""
+"""Who calls, and may they? Also: may they have an agent of their own making? Pure."""
 
 from __future__ import annotations
 
-from orchestrator.domain.agent import AgentSpec
-from orchestrator.errors import CallerRefused
+from typing import Annotated
+
+from pydantic import Field
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.agent import AgentSpec, Permissions, Session
+from orchestrator.errors import CallerRefused, RunRefused
+
+CHEAP_MODEL = "haiku"
+"""For agents made at call time, unless their template says otherwise."""
 
 
 def check_caller(agent: AgentSpec, caller: str) -> None:
@@ -13,3 +21,48 @@ def check_caller(agent: AgentSpec, caller: str) -> None:
         raise CallerRefused(
             f"agent {agent.name!r} does not allow caller {caller!r}; it allows {allowed}"
         )
+
+
+class Wish(Frozen):
+    """An agent that a caller describes at call time."""
+
+    description: str
+    instructions: str
+    tools: tuple[str, ...]
+    max_steps: Annotated[int, Field(ge=1, le=1000)] = 30
+    sandboxed: bool = True
+    """False: nothing that the agent does goes without the caller's word."""
+
+
+def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
+    """The template, made smaller: fewer tools, fewer steps, never more. RunRefused otherwise."""
+    if not wish.tools:
+        raise RunRefused("tools is empty: name the tools that the agent needs")
+    allowed = template.permissions.allow
+    refused = [tool for tool in wish.tools if not any(_covers(rule, tool) for rule in allowed)]
+    if refused:
+        raise RunRefused(
+            f"{', '.join(refused)}: not among the tools that may be given ({', '.join(allowed)}), "
+            f"as the agent {template.name!r} has them"
+        )
+    model = template.model if "model" in template.model_fields_set else CHEAP_MODEL
+    prompt = "\n\n".join(filter(None, (template.prompt, wish.instructions)))
+    return template.model_copy(
+        update={
+            "description": wish.description or template.description,
+            "prompt": prompt,
+            "permissions": Permissions(allow=wish.tools, deny=template.permissions.deny),
+            "max_turns": min(wish.max_steps, template.max_turns),
+            "model": model,
+            "approval": template.approval if wish.sandboxed else {"*": "ask"},
+            "session": Session(),
+            "warm": 0,
+            "output_schema": None,
+            "output_format": "text",
+        }
+    )
+
+
+def _covers(rule: str, tool: str) -> bool:
+    """Whether a rule of the template's holds all that another one would."""
+    return rule == tool or ("(" not in rule and rule == tool.partition("(")[0])

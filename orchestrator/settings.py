@@ -71,6 +71,8 @@ class Settings(Frozen):
     """ORCHESTRATOR_MAX_RUNS: how many runs at once; later ones wait for their turn."""
     max_runs_per_agent: Annotated[int, Field(ge=1)] = 8
     """ORCHESTRATOR_MAX_RUNS_PER_AGENT: the same for each agent."""
+    dynamic_template: str = ""
+    """ORCHESTRATOR_DYNAMIC_TEMPLATE: the agent that callers may make smaller ones of; none."""
     max_spares: Annotated[int, Field(ge=0)] = 8
     """ORCHESTRATOR_MAX_SPARES: how many containers may wait, of all agents together."""
     max_spares_mb: Annotated[int, Field(ge=0)] = 4096
@@ -333,6 +335,7 @@ SOURCES: dict[str, Source] = {
     "max_runs_per_agent": Source(
         "ORCHESTRATOR_MAX_RUNS_PER_AGENT", _count("ORCHESTRATOR_MAX_RUNS_PER_AGENT")
     ),
+    "dynamic_template": Source("ORCHESTRATOR_DYNAMIC_TEMPLATE", str),
     "max_spares": Source("ORCHESTRATOR_MAX_SPARES", _count("ORCHESTRATOR_MAX_SPARES")),
     "max_spares_mb": Source("ORCHESTRATOR_MAX_SPARES_MB", _count("ORCHESTRATOR_MAX_SPARES_MB")),
     "pause_spares_seconds": Source(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import anyio
@@ -16,6 +17,9 @@ from orchestrator.errors import WireLost
 from orchestrator.runners import claude
 from orchestrator.runners.signs import (
     ControlAnswered,
+    ControlAsked,
+    PermissionAsked,
+    PermissionWithdrawn,
     Ready,
     Retrying,
     Said,
@@ -45,6 +49,16 @@ OUTPUT_BYTES = 256 * MIB
 """What a CLI may write in all, unless somebody says otherwise."""
 
 
+MAX_ASKED = 64
+"""Calls that wait for permission at the same time, and refusals that wait to be sent."""
+
+NOBODY_ALLOWS = "no rule allows this call, and nobody is there to approve it; do without it"
+
+TOO_MANY_ASKED = "too many calls wait for approval already; do without this one"
+
+TOO_LATE = "nobody approved this call while its turn lasted"
+
+
 class CliEnded(Exception):
     """The CLI's process ended, or its container, before the turn did."""
 
@@ -67,6 +81,13 @@ class Conversation:
         self._requests = itertools.count(1)
         self._writing = anyio.Lock()
         self._noise = 0
+        self._asked: dict[str, PermissionAsked] = {}
+        self._refusals: asyncio.Queue[bytes] = asyncio.Queue(MAX_ASKED)
+        self.on_permission: Callable[[PermissionAsked], None] | None = None
+        """Told of a call that waits for `answer_permission`. Set it after `bind`, which takes it
+        away; while there is nobody to be told, every such call is refused at once."""
+        self.on_withdrawn: Callable[[PermissionAsked], None] | None = None
+        """Told that a call does not wait any more, though it was not answered."""
         self.last_text = ""
         """What the agent said last."""
         self.ready = Ready()
@@ -81,6 +102,8 @@ class Conversation:
 
     def bind(self, record: Record, output_bytes: int = OUTPUT_BYTES) -> None:
         """From now on it is this run's."""
+        self._give_up_asked()
+        self.on_permission = self.on_withdrawn = None
         self._record = record
         self._output_left = output_bytes
         self._noise = 0
@@ -113,6 +136,26 @@ class Conversation:
         """Stop the turn that is under way; it ends as interrupted."""
         await self._write(claude.interrupt(f"stop-{next(self._requests)}"))
 
+    async def answer_permission(
+        self,
+        request_id: str,
+        allow: bool,
+        input: Mapping[str, object] | None = None,  # noqa: A002 as everybody calls it
+        message: str = "",
+    ) -> bool:
+        """Let a call run, with its own input or another, or refuse it with a message to the agent.
+
+        False if the call does not wait, or has its answer; CliEnded if nobody is there to hear it.
+        """
+        asked = self._asked.pop(request_id, None)
+        if asked is None:
+            return False
+        if allow:
+            await self._write(claude.allow(request_id, asked.input if input is None else input))
+        else:
+            await self._write(claude.deny(request_id, message or NOBODY_ALLOWS))
+        return True
+
     async def _write(self, line: bytes) -> None:
         try:
             async with self._writing:  # whole lines: the nudge may come while a long one is sent
@@ -133,11 +176,13 @@ class Conversation:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read_stdout, tasks.cancel_scope)
             tasks.start_soon(self._read_stderr, tasks.cancel_scope)
+            tasks.start_soon(self._send_refusals)
             with suppress(WireLost):
                 await self._process.wait()
             # What it left behind may hold its output open; nobody waits for that.
             tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_SECONDS
         self._ended = True
+        self._give_up_asked()
         self._turns.put_nowait(None)
         for waited_for in self._controls.values():
             waited_for.set()
@@ -159,6 +204,12 @@ class Conversation:
                 await anyio.lowlevel.checkpoint()  # a flood must not keep others from their turn
             self._hear(self._parser.finish())
 
+    async def _send_refusals(self) -> None:
+        # By themselves: whoever reads the CLI must not wait for it to read us.
+        with suppress(CliEnded):
+            while True:
+                await self._write(await self._refusals.get())
+
     async def _read_stderr(self, scope: anyio.CancelScope) -> None:
         with suppress(OSError, WireLost):
             while data := await self._process.stderr.read():
@@ -177,11 +228,18 @@ class Conversation:
         for sign in signs:
             if isinstance(sign, TurnEnded):
                 self._open_turns = max(0, self._open_turns - 1)
+                self._give_up_asked()
                 self.denied += [tool for tool in sign.denied_tools if tool not in self.denied]
                 self._turns.put_nowait(sign)
             elif isinstance(sign, ControlAnswered):
                 if sign.request_id in self._controls:
                     self._controls.pop(sign.request_id).set()
+            elif isinstance(sign, PermissionAsked):
+                self._on_asked(sign)
+            elif isinstance(sign, PermissionWithdrawn):
+                self._withdraw(sign.request_id)
+            elif isinstance(sign, ControlAsked):
+                self._refuse(claude.refuse(sign.request_id, "not supported"))
             elif isinstance(sign, Ready):
                 self._on_ready(sign)
             elif isinstance(sign, Said):
@@ -199,6 +257,32 @@ class Conversation:
                 self._noise += 1
                 if self._noise <= NOISE_LINES:
                     self._note("warning", f"not understood: {sign.text}")
+
+    def _on_asked(self, sign: PermissionAsked) -> None:
+        if sign.request_id in self._asked:
+            return  # it has been told
+        if self.on_permission is None:
+            self._refuse(claude.deny(sign.request_id, NOBODY_ALLOWS))
+        elif len(self._asked) >= MAX_ASKED:
+            self._refuse(claude.deny(sign.request_id, TOO_MANY_ASKED))
+        else:
+            self._asked[sign.request_id] = sign
+            self.on_permission(sign)
+
+    def _withdraw(self, request_id: str) -> None:
+        asked = self._asked.pop(request_id, None)
+        if asked is not None and self.on_withdrawn is not None:
+            self.on_withdrawn(asked)
+
+    def _give_up_asked(self) -> None:
+        """The turn that they belong to is over. What may wait all the same is refused."""
+        for request_id in list(self._asked):
+            self._withdraw(request_id)
+            self._refuse(claude.deny(request_id, TOO_LATE))
+
+    def _refuse(self, line: bytes) -> None:
+        with suppress(asyncio.QueueFull):  # only somebody who makes requests up asks for so many
+            self._refusals.put_nowait(line)
 
     def _note(self, kind: EventKind, text: str, **data: object) -> None:
         if self._record is not None:

@@ -12,7 +12,7 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from orchestrator.access import check_caller
+from orchestrator.access import Wish, check_caller, narrowed
 from orchestrator.catalog import AgentsDir
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.result import Reason, RunResult, RunStatus
@@ -86,10 +86,15 @@ class Service:
         """Run a task to its end. Errors are for what the caller got wrong; the rest is a result."""
         return await self.carry(await self.begin(task, *listeners))
 
-    async def begin(self, task: Task, *listeners: Listener) -> Begun:
-        """Accept a task: from now on it is in the store, and has to be carried to its end."""
+    async def begin(self, task: Task, *listeners: Listener, wish: Wish | None = None) -> Begun:
+        """Accept a task: from now on it is in the store, and has to be carried to its end.
+
+        With a wish, the agent is the task's, made as small as the wish says.
+        """
         agent = self._agent(task)
         check_caller(agent, task.caller)
+        if wish is not None:
+            agent = narrowed(agent, wish)
         task = _in_session(agent, task)
         fastest = agent.resources.events_per_second
         record = Record(task.run_id, self.store, listeners, self._secrets, fastest)

@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 import anyio
 
+from orchestrator.access import Wish
 from orchestrator.domain import Frozen
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, WAITING, RunResult, RunStatus
@@ -91,11 +92,11 @@ class Tasks:
 
     # What a caller does
 
-    async def start(self, task: Task, *listeners: Listener) -> str:
+    async def start(self, task: Task, *listeners: Listener, wish: Wish | None = None) -> str:
         """Begin a task and return its run's id; errors are for what the caller got wrong."""
         for run_id in task.after:
             await self._record(run_id, task.caller)
-        begun = await self._service.begin(task, *listeners)
+        begun = await self._service.begin(task, *listeners, wish=wish)
         run_id = begun.live.run_id
         self._live[run_id] = begun.live
         self._jobs[run_id] = asyncio.create_task(self._job(begun))

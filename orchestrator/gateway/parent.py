@@ -169,8 +169,7 @@ class ParentAccess:
     def _call(
         self, tasks: anyio.abc.TaskGroup, request: Request, number: int | str, params: Json
     ) -> Response:
-        name, given = params.get("name"), params.get("arguments")
-        arguments = given if isinstance(given, dict) else {}
+        name, arguments = params.get("name"), _dict(params, "arguments")
         if name not in ("ask_parent", "update_status"):
             return _error(number, _INVALID_PARAMS, "there are only ask_parent and update_status")
         try:
@@ -181,7 +180,7 @@ class ParentAccess:
             return _result(number, _text(str(exc), is_error=True))
         self._waiting.add(question)
         tasks.start_soon(question.ask)
-        body = _events(question, number)
+        body = _events(question, number, _dict(params, "_meta").get("progressToken"))
         return Response(200, _EVENTS, body, partial(self._let_go, question))
 
     def _report(self, arguments: Mapping[str, object]) -> str:
@@ -249,12 +248,26 @@ class _Question:
         self._asking.cancel()
 
 
-async def _events(question: _Question, number: int | str) -> AsyncIterator[bytes]:
+async def _events(question: _Question, number: int | str, token: object) -> AsyncIterator[bytes]:
+    beats = 0
     while not question.settled.is_set():
-        yield b": still waiting\n\n"
+        beats += 1
+        yield _beat(token, beats)
         with anyio.move_on_after(ALIVE_SECONDS):
             await question.settled.wait()
-    yield b"event: message\ndata: " + _reply(number, question.result) + b"\n\n"
+    yield _event(_reply(number, question.result))
+
+
+def _beat(token: object, beats: int) -> bytes:
+    if isinstance(token, bool) or not isinstance(token, (int, str)):
+        return b": waiting\n\n"
+    params = {"progressToken": token, "progress": beats, "message": "waiting for the answer"}
+    message = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+    return _event(json.dumps(message).encode())
+
+
+def _event(message: bytes) -> bytes:
+    return b"event: message\ndata: " + message + b"\n\n"
 
 
 def _message(body: bytes) -> tuple[str, int | str | None, Json] | Response:
@@ -287,6 +300,11 @@ def _introduction(params: Mapping[str, object]) -> Json:
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "parent", "version": __version__},
     }
+
+
+def _dict(values: Mapping[str, object], key: str) -> Json:
+    value = values.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _argument(

@@ -229,6 +229,8 @@ class Parser:
                 response = _dict(event, "response")
                 ok = response.get("subtype") == "success"
                 return [ControlAnswered(request_id=_str(response, "request_id"), ok=ok)]
+            case "tool_progress":
+                return []  # 2.1.325 says every 30 s that a tool still runs
             case "control_request" if _str(event, "request_id"):
                 return [_from_request(_str(event, "request_id"), _dict(event, "request"))]
             case "control_cancel_request" if _str(event, "request_id"):
@@ -434,8 +436,13 @@ def _approval_flags(ask_rules: Sequence[str], *, approvals: bool) -> list[str]:
     if approvals:
         mode = ["--permission-mode", "default", "--permission-prompt-tool", "stdio"]
     if ask_rules:
-        mode.append("--settings=" + json.dumps({"permissions": {"ask": list(ask_rules)}}))
+        ask = ["Bash(**)" if rule in _ALL_OF_BASH else rule for rule in ask_rules]
+        mode.append("--settings=" + json.dumps({"permissions": {"ask": ask}}))
     return mode
+
+
+_ALL_OF_BASH = ("Bash", "Bash(*)")
+"""Of a rule that asks about these 2.1.197 says that it goes before one that denies a command."""
 
 
 def _permission_flags(

@@ -39,7 +39,7 @@ class Harness:
         self._image = image
         self._folder = folder
         self._agents = folder / "agents"
-        self.store = Store(folder / "runs.sqlite")
+        self.store = Store(folder / "runs.sqlite", "a test")
         policy = MountPolicy(roots=(folder,), home=Path("/nowhere"))
         self.copies = Copies(folder / "changes", policy)
         self.sessions = Sessions(runtime, SessionRows(self.store, "a test"))

@@ -57,13 +57,20 @@ class Use:
 
 
 @dataclass(frozen=True)
+class Together:
+    """Several tool calls in one message."""
+
+    uses: tuple[Use, ...]
+
+
+@dataclass(frozen=True)
 class Fail:
     """An error of the API."""
 
     status: int
 
 
-Step = Say | Cut | Stall | Use | Fail
+Step = Say | Cut | Stall | Use | Together | Fail
 
 
 @dataclass
@@ -135,7 +142,7 @@ def _render(step: Step, number: int, *, streamed: bool) -> bytes:
         whole = _response(200, "text/event-stream", _events(step, number))
         open_ended = isinstance(step, Stall) or (isinstance(step, Cut) and step.dropped)
         return whole[:-5] if open_ended else whole
-    body = json.dumps(_message(number) | {"content": [_block(step, number)]}).encode()
+    body = json.dumps(_message(number) | {"content": _blocks(step, number)}).encode()
     return _response(200, "application/json", body[:-20] if isinstance(step, Cut) else body)
 
 
@@ -152,31 +159,39 @@ def _message(number: int) -> dict[str, object]:
     }
 
 
-def _block(step: Say | Cut | Stall | Use, number: int) -> dict[str, object]:
+def _blocks(step: Say | Cut | Stall | Use | Together, number: int) -> list[dict[str, object]]:
+    if isinstance(step, Together):
+        # toolu_1, toolu_1b, toolu_1c: the first as if it were alone
+        names = [f"toolu_{number}{letter}" for letter in ("", *"bcdefgh")]
+        return [_use(use, name) for use, name in zip(step.uses, names, strict=False)]
     if isinstance(step, Use):
-        return {
-            "type": "tool_use",
-            "id": f"toolu_{number}",
-            "name": step.tool,
-            "input": step.input,
-        }
-    return {"type": "text", "text": step.text}
+        return [_use(step, f"toolu_{number}")]
+    return [{"type": "text", "text": step.text}]
 
 
-def _events(step: Say | Cut | Stall | Use, number: int) -> bytes:
-    if isinstance(step, Use):
-        empty: dict[str, object] = {"input": {}}
-        delta = {"type": "input_json_delta", "partial_json": json.dumps(step.input)}
-        stop_reason = "tool_use"
-    else:
-        empty = {"text": ""}
-        delta = {"type": "text_delta", "text": step.text}
-        stop_reason = step.stop if isinstance(step, Say) else ""
+def _use(use: Use, name: str) -> dict[str, object]:
+    return {"type": "tool_use", "id": name, "name": use.tool, "input": use.input}
+
+
+def _events(step: Say | Cut | Stall | Use | Together, number: int) -> bytes:
     events: list[dict[str, object]] = [
-        {"type": "message_start", "message": _message(number) | {"stop_reason": None}},
-        {"type": "content_block_start", "index": 0, "content_block": _block(step, number) | empty},
-        {"type": "content_block_delta", "index": 0, "delta": delta},
-        {"type": "content_block_stop", "index": 0},
+        {"type": "message_start", "message": _message(number) | {"stop_reason": None}}
+    ]
+    for index, block in enumerate(_blocks(step, number)):
+        if block["type"] == "tool_use":
+            empty: dict[str, object] = {"input": {}}
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        else:
+            empty = {"text": ""}
+            delta = {"type": "text_delta", "text": str(block["text"])}
+        events += [
+            {"type": "content_block_start", "index": index, "content_block": block | empty},
+            {"type": "content_block_delta", "index": index, "delta": delta},
+            {"type": "content_block_stop", "index": index},
+        ]
+    stop_reason = "tool_use" if isinstance(step, Use | Together) else ""
+    stop_reason = step.stop if isinstance(step, Say) else stop_reason
+    events += [
         {
             "type": "message_delta",
             "delta": {"stop_reason": stop_reason, "stop_sequence": None},

@@ -9,11 +9,14 @@ and writes recorded/<version>/<case>.jsonl. What differs from run to run or from
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +26,12 @@ import anyio.abc
 from orchestrator.containers.claude_binary import fetch_claude
 from orchestrator.domain.agent import AgentSpec, McpServer, Permissions
 from orchestrator.domain.container import HOME, WORKSPACE, Launch
+from orchestrator.gateway.loopback import SocketStream
+from orchestrator.gateway.parent import PATH, ParentAccess
 from orchestrator.runners import claude
-from orchestrator.runners.signs import ToolCalled, TurnEnded
+from orchestrator.runners.signs import PermissionAsked, ToolCalled, TurnEnded
 from orchestrator.settings import read_settings
-from tests.runners.fake_model import Cut, Fail, FakeModel, Say, Stall, Step, Use
+from tests.runners.fake_model import Cut, Fail, FakeModel, Say, Stall, Step, Together, Use
 
 VERSIONS = ("2.1.197", "2.1.325")
 RECORDED = Path(__file__).parent / "recorded"
@@ -52,6 +57,36 @@ class Case:
     servers: tuple[McpServer, ...] = ()
     interrupt: bool = False
     """Stop the first turn when a tool is called, or when the model does not go on."""
+    ask: tuple[str, ...] = ()
+    decide: Callable[[PermissionAsked], bytes] | None = None
+    """The lines to say to a call that asks for permission; with none, calls do not ask."""
+    parent: bool = False
+    """There is somebody to ask, who answers the second question first, and each with its text."""
+
+
+def allow(asked: PermissionAsked) -> bytes:
+    return claude.allow(asked.request_id, asked.input)
+
+
+def edit(asked: PermissionAsked) -> bytes:
+    return claude.allow(asked.request_id, {"command": "echo edited"})
+
+
+def deny(asked: PermissionAsked) -> bytes:
+    return claude.deny(asked.request_id, "Not on a Sunday.")
+
+
+def deny_the_second(asked: PermissionAsked) -> bytes:
+    return deny(asked) if asked.input == {"command": "touch b"} else allow(asked)
+
+
+def interrupt_and_allow(asked: PermissionAsked) -> bytes:
+    """Too late, that is."""
+    return claude.interrupt("stop-1") + allow(asked)
+
+
+def question(text: str) -> Use:
+    return Use("mcp__parent__ask_parent", {"question": text})
 
 
 DONE = Say("All done.")
@@ -103,6 +138,58 @@ CASES = {
         deny=("Bash(curl:*)",),
     ),
     "unknown_tool": Case((Use("Bash", {"command": "echo hi"}), DONE)),
+    "approved": Case(
+        (Use("Bash", {"command": "touch a"}), DONE),
+        allow=("Bash",),
+        ask=("Bash(touch:*)",),
+        decide=allow,
+    ),
+    "approved_edited": Case(
+        (Use("Bash", {"command": "echo original"}), DONE),
+        allow=("Bash",),
+        ask=("Bash",),
+        decide=edit,
+    ),
+    "rejected": Case((Use("Bash", {"command": "touch a"}), DONE), ask=("Bash",), decide=deny),
+    "asked_unmentioned": Case(
+        (Use("Bash", {"command": "touch a"}), DONE), allow=("Bash(curl:*)",), decide=deny
+    ),
+    "asked_and_denied_by_rule": Case(
+        (Use("Bash", {"command": "touch a"}), DONE),
+        allow=("Bash",),
+        deny=("Bash(touch:*)",),
+        ask=("Bash",),
+        decide=allow,
+    ),
+    "asked_together": Case(
+        (
+            Together((Use("Bash", {"command": "touch a"}), Use("Bash", {"command": "touch b"}))),
+            DONE,
+        ),
+        allow=("Bash",),
+        ask=("Bash",),
+        decide=deny_the_second,
+    ),
+    "asked_interrupted": Case(
+        (Use("Bash", {"command": "touch a"}), Say("Back again.")),
+        messages=("Do it.", "Go on."),
+        allow=("Bash",),
+        ask=("Bash",),
+        decide=interrupt_and_allow,
+    ),
+    "parent_asked": Case((question("Which colour?"), DONE), parent=True),
+    "parent_asked_twice_at_once": Case(
+        (Together((question("Which colour?"), question("Which size?"))), DONE), parent=True
+    ),
+    "parent_told": Case(
+        (Use("mcp__parent__update_status", {"summary": "Half way."}), DONE), parent=True
+    ),
+    "parent_interrupted": Case(
+        (question("Which colour?"), Say("Back again.")),
+        messages=("Ask.", "Go on."),
+        parent=True,
+        interrupt=True,
+    ),
     "failed_mcp": Case(
         (DONE,), servers=(McpServer(name="absent", command="/no/such/server", args=("x",)),)
     ),
@@ -116,12 +203,40 @@ async def record(version: str, name: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="record-") as folder:
         home, workspace = _folders(Path(folder))
         with anyio.fail_after(CASE_SECONDS):
-            async with model.on_loopback() as base_url:
-                launch = here(launch_of(case, base_url), version, home, workspace)
+            async with model.on_loopback() as base_url, parent_on_loopback(case) as parent_url:
+                launch = here(launch_of(case, base_url, parent_url), version, home, workspace)
                 raw = await converse(launch, case, model)
     address = base_url.removeprefix("http://")
     places = {str(home): HOME, str(workspace): WORKSPACE, address: "127.0.0.1:8080"}
     return sanitised(raw, places)
+
+
+@asynccontextmanager
+async def parent_on_loopback(case: Case) -> AsyncIterator[str]:
+    """Somebody who answers a question with what it was, but only after the one that came next."""
+    several = isinstance(case.steps[0], Together)
+    asked, answered = anyio.Event(), anyio.Event()
+
+    async def ask(text: str, _: str | None) -> str:
+        if case.interrupt:
+            await anyio.sleep_forever()
+        if several and not asked.is_set():
+            asked.set()
+            await answered.wait()
+        answered.set()
+        return f"You asked: {text}"
+
+    access = ParentAccess(ask, lambda summary, status: None)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream = SocketStream(reader, writer)
+        try:
+            await access.service(stream)
+        finally:
+            await stream.close()
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{PATH}"
 
 
 def _folders(parent: Path) -> tuple[Path, Path]:
@@ -131,7 +246,7 @@ def _folders(parent: Path) -> tuple[Path, Path]:
     return home, workspace
 
 
-def launch_of(case: Case, base_url: str) -> Launch:
+def launch_of(case: Case, base_url: str, parent_url: str) -> Launch:
     agent = AgentSpec(
         name="recorded",
         description="Is recorded.",
@@ -148,6 +263,9 @@ def launch_of(case: Case, base_url: str) -> Launch:
         env={},
         mcp_servers=case.servers,
         cwd=WORKSPACE,
+        parent_url=parent_url if case.parent else None,
+        ask_rules=case.ask,
+        approvals=case.decide is not None,
     )
     retries = {"CLAUDE_CODE_MAX_RETRIES": str(case.retries)}
     return made.model_copy(update={"env": {**made.env, **retries}})
@@ -183,6 +301,8 @@ async def converse(launch: Launch, case: Case, model: FakeModel) -> bytes:
             for sign in parser.feed(chunk):
                 if isinstance(sign, ToolCalled) and case.interrupt:
                     await process.stdin.send(claude.interrupt("stop-1"))
+                elif isinstance(sign, PermissionAsked) and case.decide:
+                    await process.stdin.send(case.decide(sign))
                 elif isinstance(sign, TurnEnded) and messages:
                     await process.stdin.send(claude.user_message(messages.pop(0)))
                 elif isinstance(sign, TurnEnded):

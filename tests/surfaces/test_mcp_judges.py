@@ -153,7 +153,7 @@ def judges() -> Path:
 async def test_the_inspector_finds_nothing_wrong_with_the_tools(stage: Stage, judges: Path) -> None:
     listed = await _inspect(stage, judges, "--method", "tools/list", "--strict")
     names = [tool["name"] for tool in listed["tools"]]
-    assert names == ["list_agents", "run_subagent", "delegate_task"]
+    assert names == ["list_agents", "run_subagent", "delegate_task", "apply_changes"]
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])

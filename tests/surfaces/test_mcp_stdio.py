@@ -29,6 +29,8 @@ from tests.surfaces.mcp_stage import (
 
 pytestmark = pytest.mark.anyio
 
+TOOLS = ["list_agents", "run_subagent", "delegate_task", "apply_changes"]
+
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -67,7 +69,7 @@ async def client(shared_stage: Stage, request: pytest.FixtureRequest) -> AsyncIt
 
 async def test_tools_and_prompt_tell_of_the_agents_that_this_caller_may_run(client: Client) -> None:
     told = await descriptions(client)
-    assert list(told) == ["list_agents", "run_subagent", "delegate_task"]
+    assert list(told) == TOOLS
     listed = (
         "\nAgents:\n- counter: What counter does\n- echo: What echo does"
         "\n- reader: What reader does"
@@ -333,7 +335,7 @@ async def test_the_oldest_protocol_is_spoken_and_stdout_holds_nothing_else(stage
         assert hello["capabilities"]["tools"] == {"listChanged": True}
         assert hello["serverInfo"]["name"] == "subagent-orchestrator"
         tools = (await server.ask("tools/list"))["tools"]
-        assert [tool["name"] for tool in tools] == ["list_agents", "run_subagent", "delegate_task"]
+        assert [tool["name"] for tool in tools] == TOOLS
 
         number = await server.start_run("echo")
         answer = await server.until(lambda message: message.get("id") == number)
