@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 SCRIPTED_SECRET = "a-script-plays-the-model"  # noqa: S105 it is none
 """Instead of a secret that nobody has given, where no real model could use it."""
 
+IMAGE_SECONDS = 10.0
+"""For how long an image is believed to be what it was: to ask takes as long as a claim."""
+
 
 @asynccontextmanager
 async def open_orchestrator(
@@ -65,6 +70,7 @@ async def open_orchestrator(
                     runtime=runtime,
                     models=models,
                     image=runtime.agent_image,
+                    image_id=runtime.image_id,
                     environ=variables,
                     copies=copies,
                     dialer=Dialer(environ=variables),
@@ -189,6 +195,8 @@ class LazyRuntime:
         self._stack = AsyncExitStack()
         self._lock = anyio.Lock()
         self._runtime: DockerRuntime | None = None
+        self._images: dict[str, tuple[str, float]] = {}
+        """What is known of images, and since when."""
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):  # every wait inside is bounded
@@ -199,9 +207,23 @@ class LazyRuntime:
         from orchestrator.containers.images import build_agent_image
 
         engine = (await self._get()).engine
-        return await anyio.to_thread.run_sync(
-            build_agent_image, engine, self._settings, lambda _: None
-        )
+        build = partial(build_agent_image, engine, self._settings, lambda _: None)
+        return await self._known("", build)
+
+    async def image_id(self, image: str) -> str:
+        """What an image's name stands for; "" if nothing has that name."""
+        from orchestrator.containers.images import image_id
+
+        engine = (await self._get()).engine
+        return await self._known(image, partial(image_id, engine, image))
+
+    async def _known(self, name: str, find: Callable[[], str]) -> str:
+        """What was found out about images a moment ago, or is now."""
+        found, at = self._images.get(name, ("", -math.inf))
+        if not found or anyio.current_time() - at > IMAGE_SECONDS:
+            found = await anyio.to_thread.run_sync(find)
+            self._images[name] = found, anyio.current_time()
+        return found
 
     @asynccontextmanager
     async def open(

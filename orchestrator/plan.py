@@ -11,6 +11,7 @@ from orchestrator.domain.container import (
     HOME,
     MIB,
     MODEL_URL,
+    PARENT_URL,
     WORKSPACE,
     Bind,
     ContainerSpec,
@@ -111,6 +112,9 @@ def plan(
         session_id=conversation if conversation and not resume else None,
         resume=conversation if resume else None,
         memory=memory,
+        parent_url=PARENT_URL if agent.ask.whom != "nobody" or agent.subagents else None,
+        ask_rules=agent.ask_rules,
+        approvals=bool(agent.ask_rules),
         surroundings=surroundings.variables(agent, place.ca_certificates),
         files=surroundings.files(agent, place.ca_certificates),
     )
@@ -145,7 +149,7 @@ def plan(
 
 
 def _lifetime(agent: AgentSpec, timeout: float) -> float:
-    if agent.session.keep:
+    if agent.session.keep or agent.may_wait:
         return KEPT_SECONDS
     waiting = WAITING_SECONDS if agent.warm else 0.0
     # Of the agent's time, not of the task's: spares are made before anybody asks for less.
@@ -157,7 +161,12 @@ def _told(agent: AgentSpec) -> AgentSpec:
     parts = [agent.prompt, surroundings.briefing(agent)]
     if agent.output_format == "json":
         parts.append(output.instruction(agent.output_schema))
-    return agent.model_copy(update={"prompt": "\n\n".join(filter(None, parts)).strip()})
+    return agent.model_copy(
+        update={
+            "prompt": "\n\n".join(filter(None, parts)).strip(),
+            "permissions": agent.permissions.model_copy(update={"deny": agent.deny_rules}),
+        }
+    )
 
 
 def _user(agent: AgentSpec, task: Task, place: Place) -> User:

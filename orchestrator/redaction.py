@@ -38,33 +38,62 @@ Shape = tuple[Unit, ...]
 """One way in which a secret may be written, from its first character to its last."""
 
 
+class Sought:
+    """One secret, and how to find it; making this takes some milliseconds, using it does not."""
+
+    def __init__(self, secret: str) -> None:
+        self.secret = secret
+        self.ways: tuple[Way, ...] = ()
+        if len(secret) >= MIN_SECRET:
+            self.ways = tuple(map(Way, dict.fromkeys(_pieces(secret))))
+
+    def __repr__(self) -> str:
+        return "Sought(a secret)"
+
+
+class Way:
+    """One piece of a secret, in all the shapes that it may have."""
+
+    def __init__(self, piece: str) -> None:
+        self.piece = piece
+        shapes = tuple(_shapes(piece))
+        self.pattern = re.compile(b"|".join(map(_expression, shapes)), re.DOTALL)
+        self.anchors = frozenset(map(_anchor, shapes))
+        self.longest = max(sum(max(map(len, unit)) for unit in shape) for shape in shapes)
+        self.beginnings: dict[bytes, list[Shape]] = {}
+        for shape in shapes:
+            for beginning in _beginnings(shape):
+                self.beginnings.setdefault(beginning, []).append(shape)
+
+    def __repr__(self) -> str:
+        return "Way(a secret)"
+
+
 class Redactor:
     """Knows some secrets, and finds them however they are written."""
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
+    def __init__(self, secrets: Iterable[str | Sought] = ()) -> None:
         self._secrets: set[str] = set()
-        self._pattern: re.Pattern[bytes] | None = None
-        self._anchors: tuple[bytes, ...] = ()
-        self._beginnings: dict[bytes, list[Shape]] = {}
+        self._ways: dict[str, Way] = {}
+        """By their pieces, the longest first."""
+        self._anchors: frozenset[bytes] = frozenset()
         self._longest = 0
         self.add(secrets)
 
-    def add(self, secrets: Iterable[str]) -> None:
+    def add(self, secrets: Iterable[str | Sought]) -> None:
         """From now on, these are found as well, in streams under way too."""
-        new = {secret for secret in secrets if len(secret) >= MIN_SECRET} - self._secrets
-        if not new:
-            return
-        self._secrets |= new
-        pieces = {piece for secret in self._secrets for piece in _pieces(secret)}
-        longest_first = sorted(pieces, key=lambda piece: (-len(piece), piece))
-        shapes = [shape for piece in longest_first for shape in _shapes(piece)]
-        self._pattern = re.compile(b"|".join(map(_expression, shapes)), re.DOTALL)
-        self._anchors = tuple({_anchor(shape) for shape in shapes})
-        self._longest = max(sum(max(map(len, unit)) for unit in shape) for shape in shapes)
-        self._beginnings = {}
-        for shape in shapes:
-            for beginning in _beginnings(shape):
-                self._beginnings.setdefault(beginning, []).append(shape)
+        for secret in secrets:
+            text = secret.secret if isinstance(secret, Sought) else secret
+            if text in self._secrets:
+                continue
+            sought = secret if isinstance(secret, Sought) else Sought(secret)
+            if sought.ways:
+                self._secrets.add(text)
+                self._ways |= {way.piece: way for way in sought.ways}
+        order = sorted(self._ways.values(), key=lambda way: (-len(way.piece), way.piece))
+        self._ways = {way.piece: way for way in order}
+        self._anchors = frozenset().union(*(way.anchors for way in order))
+        self._longest = max((way.longest for way in order), default=0)
 
     def text(self, text: str) -> str:
         """The text, with a mark in the place of each secret."""
@@ -109,17 +138,29 @@ class Redactor:
     def _undecided(self, data: bytes) -> int:
         """From where on the data may be the beginning of a secret whose end is still to come."""
         for start in range(max(0, len(data) - self._longest + 1), len(data)):
-            shapes = self._beginnings.get(data[start : start + BEGINNING])
-            if shapes and any(_may_begin(shape, data[start:]) for shape in shapes):
-                return start
+            beginning = data[start : start + BEGINNING]
+            for way in self._ways.values():
+                shapes = way.beginnings.get(beginning, ())
+                if any(_may_begin(shape, data[start:]) for shape in shapes):
+                    return start
         return len(data)
 
     def _found(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Where secrets begin and end."""
-        if self._pattern is not None:
-            for start, end in self._near(data):
-                for found in self._pattern.finditer(data, start, end):
-                    yield found.span()
+        """Where secrets begin and end, in order; those that overlap are one."""
+        spans = sorted(
+            found.span()
+            for start, end in (self._near(data) if self._ways else ())
+            for way in self._ways.values()
+            for found in way.pattern.finditer(data, start, end)
+        )
+        at = 0
+        for number, (start, end) in enumerate(spans):
+            if number and start < spans[at][1]:
+                spans[at] = (spans[at][0], max(end, spans[at][1]))
+            elif number:
+                at += 1
+                spans[at] = (start, end)
+        yield from spans[: at + 1]
 
     def _near(self, data: bytes) -> list[tuple[int, int]]:
         """The parts of the data in which a secret can be: around what each of them must have.

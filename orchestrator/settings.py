@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -79,6 +80,10 @@ class Settings(Frozen):
     """ORCHESTRATOR_MAX_SPARES_MB: what they may take of memory, in MiB."""
     pause_spares_seconds: Annotated[int, Field(ge=1)] = 30
     """ORCHESTRATOR_PAUSE_SPARES_SECONDS: after so long, a waiting CLI is paused."""
+    window_seconds: Annotated[float, Field(gt=0)] | None = None
+    """ORCHESTRATOR_WINDOW_SECONDS: how long one MCP call may last; None follows its client."""
+    compatibility: bool = False
+    """ORCHESTRATOR_COMPATIBILITY: offer the tool names of older subagent servers too."""
     anthropic_api_key: SecretStr | None = None
     """ANTHROPIC_API_KEY. The model credentials stay in this process; no container sees them."""
     anthropic_auth_token: SecretStr | None = None
@@ -251,6 +256,19 @@ def _count(name: str) -> Callable[[str], int]:
     return read
 
 
+def _seconds(name: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < inf:
+            raise OperatorError(f"{name}={text} is not a number of seconds; correct or unset it")
+        return seconds
+
+    return read
+
+
 CREDENTIALS = frozenset(
     (
         *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
@@ -341,6 +359,10 @@ SOURCES: dict[str, Source] = {
     "pause_spares_seconds": Source(
         "ORCHESTRATOR_PAUSE_SPARES_SECONDS", _count("ORCHESTRATOR_PAUSE_SPARES_SECONDS")
     ),
+    "window_seconds": Source(
+        "ORCHESTRATOR_WINDOW_SECONDS", _seconds("ORCHESTRATOR_WINDOW_SECONDS")
+    ),
+    "compatibility": Source("ORCHESTRATOR_COMPATIBILITY", lambda text: text != "0"),
     "anthropic_api_key": Source("ANTHROPIC_API_KEY", SecretStr, may_be_in_file=False),
     "anthropic_auth_token": Source("ANTHROPIC_AUTH_TOKEN", SecretStr, may_be_in_file=False),
     "claude_code_oauth_token": Source("CLAUDE_CODE_OAUTH_TOKEN", SecretStr, may_be_in_file=False),

@@ -108,6 +108,10 @@ def _spelled_out(value: dict[str, object], problems: Problems) -> dict[str, obje
     _spell_tools(fields, problems)
     _spell_network(fields, problems)
     _spell_session(fields, problems)
+    for field, short in (("ask", "whom"), ("approval", "*")):
+        if isinstance(fields.get(field), str):
+            problems.lines[(field, short)] = problems.line_of((field,))
+            fields[field] = {short: fields[field]}
     if isinstance(fields.get("workspace"), str):
         problems.lines[("workspace", "mode")] = problems.line_of(("workspace",))
         fields["workspace"] = {"mode": fields["workspace"]}

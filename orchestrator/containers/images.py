@@ -139,6 +139,15 @@ def build_agent_image(engine: Engine, settings: Settings, progress: Progress) ->
             return _build(engine, settings, progress)
 
 
+def image_id(engine: Engine, name: str) -> str:
+    """What a name stands for now; "" if nothing has it. Blocks."""
+    with engine.translated():
+        try:
+            return str(engine.api.inspect_image(name)["Id"])  # type: ignore[no-untyped-call]  # in types-docker
+        except docker.errors.ImageNotFound:
+            return ""
+
+
 def list_images(engine: Engine) -> tuple[BuiltImage, ...]:
     """Our images on the engine, newest first. Images that others built on ours are not ours."""
     with engine.translated():

@@ -388,5 +388,26 @@ class AgentSpec(Frozen):
         return self
 
     @property
+    def ask_rules(self) -> tuple[Rule, ...]:
+        """Tool calls that need somebody's word."""
+        return self._rules("ask")
+
+    @property
+    def deny_rules(self) -> tuple[Rule, ...]:
+        """Tools that it may not use, whatever is allowed."""
+        return tuple(dict.fromkeys((*self.permissions.deny, *self._rules("deny"))))
+
+    @property
+    def may_wait(self) -> bool:
+        """A run of it may wait for somebody outside."""
+        return self.ask.whom != "nobody" or bool(self.ask_rules)
+
+    def _rules(self, verdict: str) -> tuple[Rule, ...]:
+        named = [rule for rule, said in self.approval.items() if said == verdict and rule != "*"]
+        if self.approval.get("*") == verdict:
+            named += [rule for rule in self.permissions.allow if rule not in self.approval]
+        return tuple(dict.fromkeys(named))
+
+    @property
     def digest(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]

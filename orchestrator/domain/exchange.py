@@ -44,6 +44,10 @@ class Approval(Frozen):
     message: str = ""
     """Why it was rejected, for the agent."""
 
+    @property
+    def approved(self) -> bool:
+        return self.decision == "approved"
+
 
 class Order(Frozen):
     """Something to be done with a run, by whoever holds its wire."""

@@ -83,10 +83,10 @@ class Conversation:
         self._noise = 0
         self._asked: dict[str, PermissionAsked] = {}
         self._refusals: asyncio.Queue[bytes] = asyncio.Queue(MAX_ASKED)
-        self.on_permission: Callable[[PermissionAsked], None] | None = None
+        self.on_permission: Callable[[PermissionAsked], object] | None = None
         """Told of a call that waits for `answer_permission`. Set it after `bind`, which takes it
         away; while there is nobody to be told, every such call is refused at once."""
-        self.on_withdrawn: Callable[[PermissionAsked], None] | None = None
+        self.on_withdrawn: Callable[[PermissionAsked], object] | None = None
         """Told that a call does not wait any more, though it was not answered."""
         self.last_text = ""
         """What the agent said last."""
@@ -121,6 +121,12 @@ class Conversation:
         await done.wait()
         if self._ended:
             raise CliEnded
+
+    async def rehearse(self) -> None:
+        """Have the CLI do a turn that comes to nothing. CliEnded if it does not live through it."""
+        self._open_turns += 1
+        await self._write(claude.rehearsal())
+        await self.turn()
 
     @property
     def at_rest(self) -> bool:

@@ -87,7 +87,7 @@ class Desk:
             call_id=call_id,
             run_id=self._run_id,
             tool=tool,
-            input=input,
+            input=_object(self._record.clean_value(input)),
             asked=now,
             deadline=now + self._asking.approval_seconds,
         )
@@ -97,6 +97,11 @@ class Desk:
             decided = await self._decision_on(wanted)
         self._record.note("approval_decided", f"{tool}: {decided.decision}", call_id=call_id)
         return decided
+
+    async def withdraw(self, call_id: str) -> None:
+        """The agent does not want it any more."""
+        await self._exchanges.decide(self._run_id, call_id, "rejected", message="it was withdrawn")
+        self._news.tell()
 
     async def _answer_to(self, asked: Question) -> str:
         while True:
@@ -147,6 +152,10 @@ class Desk:
         if self._open:
             return "paused"
         return "parent_replied" if self._replied else "running"
+
+
+def _object(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 async def _soon(changed: anyio.Event, deadline: float) -> None:

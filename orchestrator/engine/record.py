@@ -13,7 +13,7 @@ from orchestrator.domain.events import Event, EventKind
 from orchestrator.engine.flood import Flood
 from orchestrator.engine.store import Store
 from orchestrator.errors import StoreFailed
-from orchestrator.redaction import Redactor
+from orchestrator.redaction import Redactor, Sought
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Record:
         run_id: str,
         store: Store,
         listeners: Sequence[Listener] = (),
-        secrets: Sequence[str] = (),
+        secrets: Sequence[str | Sought] = (),
         events_per_second: int = EVENTS_PER_SECOND,
     ) -> None:
         self._run_id = run_id
@@ -55,7 +55,7 @@ class Record:
         self._flood = Flood(events_per_second)
         self._tail: deque[str] = deque(maxlen=TAIL)
 
-    def add_secrets(self, secrets: Iterable[str]) -> None:
+    def add_secrets(self, secrets: Iterable[str | Sought]) -> None:
         """From now on, these are not to be seen."""
         self._redactor.add(secrets)
 

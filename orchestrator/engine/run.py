@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 
 import anyio
+from anyio.abc import TaskGroup
 
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import MIB
 from orchestrator.domain.result import RunResult
 from orchestrator.engine import exhaustion
+from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.outcome import Outcome
@@ -19,12 +21,15 @@ from orchestrator.engine.record import Record
 from orchestrator.engine.stage import Stage
 from orchestrator.engine.turns import converse, keep_time, too_late
 from orchestrator.errors import CallerError, OrchestratorError
+from orchestrator.runners.signs import PermissionAsked
 from orchestrator.workspace.tree import Snapshot
 
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.5
 """How often events go to the store while a run is under way."""
+
+NOT_ALLOWED = "agent.md does not allow this; do without it"
 
 HAND_BACK_SECONDS = 60.0
 """For the agent's changes to be read out of its container."""
@@ -83,6 +88,7 @@ class _Work:
         try:
             await self._copy_in(stage.container)  # while the CLI starts
             async with anyio.create_task_group() as tasks:
+                self._mind_approvals(conversation, tasks)
                 tasks.start_soon(_keep_flushing, record)
                 tasks.start_soon(keep_time, self._live, conversation)
                 if self._snapshot is not None:
@@ -95,6 +101,23 @@ class _Work:
             outcome.note_use(stage.reach)
             if _in_trouble(stage, outcome):
                 stage.strain = await exhaustion.warn(stage.container, record, stage.strain)
+
+    def _mind_approvals(self, conversation: Conversation, tasks: TaskGroup) -> None:
+        """Put tool calls that need somebody's word to him; refuse what no rule allows."""
+        desk = self._live.desk
+        asked_about = {rule.partition("(")[0] for rule in self._plan.agent.ask_rules}
+
+        async def decide(asked: PermissionAsked) -> None:
+            allowed, given, why = False, None, NOT_ALLOWED
+            if asked.tool in asked_about:
+                decided = await desk.approve(asked.call_id, asked.tool, asked.input)
+                allowed, given, why = decided.approved, decided.new_input, decided.message
+            with suppress(CliEnded):
+                await conversation.answer_permission(asked.request_id, allowed, given, why)
+
+        if asked_about:
+            conversation.on_permission = lambda asked: tasks.start_soon(decide, asked)
+            conversation.on_withdrawn = lambda asked: tasks.start_soon(desk.withdraw, asked.call_id)
 
     def settle(self) -> None:
         """Count what was still under way when the conversation ended."""

@@ -30,6 +30,7 @@ from orchestrator.engine.staging import Prepared, Staging
 from orchestrator.engine.store import Store
 from orchestrator.errors import CallerError, RunNotFound, SessionRefused, StoreFailed
 from orchestrator.plan import Plan
+from orchestrator.redaction import Sought
 from orchestrator.workspace.apply import Applied
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Service:
         self.alive = alive
         """Whether an orchestrator of the same state directory lives."""
         self._staging = staging
-        self._secrets = tuple(secrets)
+        self._secrets = tuple(map(Sought, secrets))
         self._turns = anyio.CapacityLimiter(max_runs)
         self._agent_turns: dict[str, anyio.CapacityLimiter] = defaultdict(
             lambda: anyio.CapacityLimiter(max_runs_per_agent)

@@ -54,17 +54,25 @@ async def open_stage(
     reach: Reach,
     *,
     initialize: bool = False,
+    rehearse: bool = False,
 ) -> AsyncIterator[Stage]:
     """A stage in a container of its own; leaving the block leaves nothing of either."""
     async with held as container:
         await reach.offer(container)
-        async with open_cli(container, launch, reach, initialize=initialize) as stage:
+        async with open_cli(
+            container, launch, reach, initialize=initialize, rehearse=rehearse
+        ) as stage:
             yield stage
 
 
 @asynccontextmanager
 async def open_cli(
-    container: Container, launch: Launch, reach: Reach, *, initialize: bool = False
+    container: Container,
+    launch: Launch,
+    reach: Reach,
+    *,
+    initialize: bool = False,
+    rehearse: bool = False,
 ) -> AsyncIterator[Stage]:
     """The CLI in a container that is there already; leaving the block ends the CLI."""
     async with container.spawn(launch) as process:
@@ -72,7 +80,7 @@ async def open_cli(
         pump = asyncio.create_task(conversation.pump())
         try:
             if initialize:
-                await _initialized(container, conversation)
+                await _ready(container, conversation, rehearse)
             yield Stage(container, process, conversation, reach)
         finally:
             reach.revoke()
@@ -81,10 +89,12 @@ async def open_cli(
                 await pump
 
 
-async def _initialized(container: Container, conversation: Conversation) -> None:
+async def _ready(container: Container, conversation: Conversation, rehearse: bool) -> None:
     try:
         with anyio.fail_after(READY_SECONDS):
             await conversation.initialize()
+            if rehearse:
+                await conversation.rehearse()
     except (TimeoutError, CliEnded) as exc:
         said = conversation.last_words() or "no last words"
         raise WireLost(f"the CLI in {container.name} did not get ready: {said}") from exc

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from pydantic import SecretStr
 from orchestrator.catalog import AgentsDir
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.agent import AgentSpec, Network
-from orchestrator.domain.container import Launch, User
+from orchestrator.domain.container import Bind, Launch, User
 from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
@@ -49,11 +51,22 @@ LOOK_SECONDS = 1.0
 MAX_ALIKE = 4
 """Kinds of spares of one agent: with its usual spec, and with the last few workspaces."""
 
+STOCK_SECONDS = 5.0
+"""And how often all else that a spare is made of: an image may have another one's name now, and an
+engine that was away be back."""
+
+MAX_GOING = 8
+"""Spares that have been used and go by themselves. With more of them, a run waits for its own."""
+
 STAND_IN = "(a token for this run only)"
 
 
 def no_script(_: AgentSpec) -> Upstream | None:
     return None
+
+
+async def no_image_id(_: str) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,8 @@ class Prepared:
     memory: MemoryText
     plan: Plan
     """With a stand-in for the token, which belongs to the stage."""
+    versions: tuple[str, ...] = ()
+    """What the plan's names stand for now: the image, the directories."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -75,7 +90,7 @@ class Prepared:
     @property
     def spare_key(self) -> str:
         """The same for all runs that one spare could serve."""
-        return spare_key(self.plan.container, self.plan.launch)
+        return spare_key(self.plan.container, self.plan.launch, *self.versions)
 
     @property
     def session(self) -> SessionKey:
@@ -93,6 +108,7 @@ class Staging:
         runtime: Runtime,
         models: ModelService,
         image: Callable[[], Awaitable[str]],
+        image_id: Callable[[str], Awaitable[str]] = no_image_id,
         environ: Mapping[str, str],
         copies: Copies,
         dialer: Dialer,
@@ -106,6 +122,7 @@ class Staging:
         self._runtime = runtime
         self._models = models
         self._image = image
+        self._image_id = image_id
         self._environ = environ
         self._copies = copies
         self._dialer = dialer
@@ -114,6 +131,9 @@ class Staging:
         self._pool = pool
         self._wanted: dict[str, str] = {}
         """Spares that are kept: their key -> their agent, the oldest first."""
+        self._going: set[asyncio.Task[None]] = set()
+        self._said: dict[str, str] = {}
+        """Why there are no spares, by agent."""
         self._memory = memory
         self._ca_certificates = ca_certificates
         self._script_of = script_of
@@ -131,7 +151,11 @@ class Staging:
         )
         memory = self._memory.read(agent)
         planned = self._plan(agent, task, place, values, memory, STAND_IN)
-        return Prepared(agent, task, place, values, memory, planned)
+        binds = [mount for mount in planned.container.mounts if isinstance(mount, Bind)]
+        versions = tuple(_identity(bind.source) for bind in binds)
+        if self._may_wait(agent):
+            versions = (await self._image_id(planned.container.image), *versions)
+        return Prepared(agent, task, place, values, memory, planned, versions)
 
     def turn(self, prepared: Prepared) -> AbstractAsyncContextManager[None]:
         """Wait for what only one run can have at a time: a session."""
@@ -152,8 +176,7 @@ class Staging:
         if self._may_wait(prepared.agent):
             # From before the claim: a refill in the very same moment would slow down this run.
             self._pool.gate.hush(self._pool.limits.quiet_seconds)
-            claimed = self._pool.claimed(prepared.spare_key, lambda: self._waiting(prepared))
-            async with claimed as waiting:
+            async with self._claimed(prepared) as waiting:
                 self._want_again(prepared)
                 self._bind(waiting.stage.reach, prepared, live)
                 yield waiting.stage
@@ -182,32 +205,93 @@ class Staging:
 
     # Spares
 
+    @asynccontextmanager
+    async def _claimed(self, prepared: Prepared) -> AsyncIterator[WaitingStage]:
+        """A spare, or a stage made now. A spare that was used goes by itself afterwards, unless
+        somebody could see what it still does; the pool does not end before it.
+        """
+        made_now = False
+        over, scope = anyio.Event(), anyio.CancelScope()
+        got: asyncio.Future[WaitingStage] = asyncio.get_running_loop().create_future()
+
+        def make() -> AbstractAsyncContextManager[WaitingStage]:
+            nonlocal made_now
+            made_now = True
+            return self._waiting(prepared, rehearse=False)
+
+        async def hold() -> None:
+            try:
+                with scope:
+                    async with self._pool.claimed(prepared.spare_key, make) as waiting:
+                        got.set_result(waiting)
+                        await over.wait()
+            except Exception as exc:
+                if got.done():
+                    log.exception("a container of %s did not go as it should", prepared.agent.name)
+                else:
+                    got.set_exception(exc)
+
+        host = asyncio.create_task(hold(), name="a claim")
+        try:
+            yield await asyncio.shield(got)
+        finally:
+            over.set()
+            if not got.done():
+                scope.cancel()
+            failed = got.done() and got.exception() is not None
+            if got.done() and not (failed or made_now) and self._may_go(prepared, got.result()):
+                self._going.add(host)
+                host.add_done_callback(self._going.discard)
+            else:
+                with anyio.CancelScope(shield=True):  # bounded, by the pool and the runtime
+                    await asyncio.wait({host})
+
+    def _may_go(self, prepared: Prepared, used: WaitingStage) -> bool:
+        """Whether all that a run did is known and done with, though its container still ends."""
+        used.stage.reach.revoke()
+        mounts = prepared.plan.container.mounts
+        writes = any(isinstance(mount, Bind) and not mount.read_only for mount in mounts)
+        return not writes and used.stage.reach.model.is_idle and len(self._going) < MAX_GOING
+
     async def keep_warm(self, agents: AgentsDir) -> None:
         """Have as many spares as the agents ask for, for ever."""
         seen: object = None
+        stocked = -math.inf
         while True:
             catalog = agents.current()
-            if catalog is not seen:
-                seen = catalog
+            if catalog is not seen or anyio.current_time() - stocked > STOCK_SECONDS:
+                seen, stocked = catalog, anyio.current_time()
                 await self._stock([a for a in catalog.agents.values() if self._may_wait(a)])
             await anyio.sleep(LOOK_SECONDS)
 
     async def _stock(self, agents: Sequence[AgentSpec]) -> None:
         """Want spares for these agents, and for no others."""
-        wanted: dict[str, str] = {}
-        for agent in agents:
-            try:
-                prepared = await self.prepare(
-                    agent, Task(agent=agent.name, prompt="-"), really=False
-                )
-            except OrchestratorError as exc:
-                log.warning("no spares of %s: %s", agent.name, exc)
-                continue
-            wanted[prepared.spare_key] = agent.name
-            self._want(prepared)
+        found = {agent.name: await self._usual(agent) for agent in agents}
+        wanted: dict[str, str] = {}  # from here on nobody comes in between
+        for name, prepared in found.items():
+            alike = [key for key, known in self._wanted.items() if known == name]
+            if prepared is not None and prepared.spare_key not in alike:
+                alike = [prepared.spare_key]  # it has changed: none of the old ones will do
+            wanted |= dict.fromkeys(alike, name)
         for key in self._wanted.keys() - wanted.keys():
             self._pool.forget(key)
         self._wanted = wanted
+        for prepared in found.values():
+            if prepared is not None:
+                self._want(prepared)
+
+    async def _usual(self, agent: AgentSpec) -> Prepared | None:
+        """What most runs of an agent need; None if that cannot be had now."""
+        said = ""
+        try:
+            return await self.prepare(agent, Task(agent=agent.name, prompt="-"), really=False)
+        except OrchestratorError as exc:
+            said = str(exc)
+            if self._said.get(agent.name) != said:  # once, not every few seconds
+                log.warning("no spares of %s: %s", agent.name, said)
+            return None
+        finally:
+            self._said[agent.name] = said
 
     def _want(self, prepared: Prepared) -> None:
         self._wanted[prepared.spare_key] = prepared.agent.name
@@ -229,12 +313,14 @@ class Staging:
         return bool(agent.warm) and not agent.session.keep and not exposed
 
     @asynccontextmanager
-    async def _waiting(self, prepared: Prepared) -> AsyncIterator[WaitingStage]:
+    async def _waiting(
+        self, prepared: Prepared, *, rehearse: bool = True
+    ) -> AsyncIterator[WaitingStage]:
         reach = self._reach(prepared.agent)
         labels = {"orchestrator.agent": prepared.agent.name, "orchestrator.spare": "yes"}
         held = self._runtime.open(prepared.plan.container, labels=labels)
         launch = self._launch(prepared, reach)
-        async with open_stage(held, launch, reach, initialize=True) as stage:
+        async with open_stage(held, launch, reach, initialize=True, rehearse=rehearse) as stage:
             yield WaitingStage(stage, await memory_bytes(stage.container))
 
     def variables(self, prepared: Prepared) -> tuple[str, ...]:
@@ -290,7 +376,7 @@ class Staging:
                 "orchestrator.agent": agent.name,
                 "orchestrator.session": prepared.session.text,
             },
-            agent_digest=agent.digest,
+            agent_digest=" ".join((agent.digest, *prepared.versions)),
             cli_digest=_digest(prepared.plan.launch),
             reach=lambda: self._reach(agent),
             launch=lambda reach, conversation, resume: self._launch(
@@ -309,7 +395,7 @@ class Staging:
     def _bind(self, reach: Reach, prepared: Prepared, live: LiveRun) -> None:
         """Open them to one run."""
         agent, record = prepared.agent, live.record
-        record.add_secrets((reach.model.token,))
+        record.add_secrets((reach.sought,))
         reach.model.bind(
             budget_usd=agent.max_budget_usd, on_request=lambda seen: _note_request(record, seen)
         )
@@ -329,6 +415,8 @@ class Staging:
                 is_direct=lambda host, port: rules.name(host, port).private,
             )
         reach.bind(egress, routes)
+        if agent.ask.whom != "nobody":
+            reach.parent.bind(live.desk.ask, lambda text, _: record.note("status", text))
 
 
 def workspace_owner(workspace: Path | None) -> User | None:
@@ -342,6 +430,15 @@ def workspace_owner(workspace: Path | None) -> User | None:
     if not status.st_uid:
         return None
     return User(uid=status.st_uid, gid=status.st_gid or status.st_uid)
+
+
+def _identity(path: str) -> str:
+    """Which directory it is: another one may have its name by tomorrow."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return ""
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 def _route_network(agent: AgentSpec) -> Network:

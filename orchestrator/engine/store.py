@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -28,6 +29,10 @@ CREATE TABLE IF NOT EXISTS runs (
     reason TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL, task TEXT NOT NULL, result TEXT,
     created REAL NOT NULL, ended REAL);
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (created);
+CREATE INDEX IF NOT EXISTS runs_under_way ON runs (created) WHERE ended IS NULL;
+CREATE INDEX IF NOT EXISTS runs_by_agent ON runs (agent, created);
+CREATE INDEX IF NOT EXISTS runs_by_status ON runs (status, created);
+CREATE INDEX IF NOT EXISTS runs_by_caller ON runs (caller, created);
 CREATE TABLE IF NOT EXISTS events (
     run_id TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, kind TEXT NOT NULL,
     text TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (run_id, seq)) WITHOUT ROWID;
@@ -92,29 +97,53 @@ class Store:
         )
 
     async def set_status(self, run_id: str, status: RunStatus) -> bool:
-        """False if what the run is does not lead there (see TRANSITIONS): nothing is changed."""
-        before = [old for old, new in TRANSITIONS.items() if status in new]
-        marks = ", ".join("?" * len(before))
-        sql = f"UPDATE runs SET status = ? WHERE run_id = ? AND status IN ({marks})"  # noqa: S608
+        """False if what the run is does not lead there (see TRANSITIONS): nothing is changed.
+
+        A run ends with a result, by `finish` and in no other way.
+        """
+        if status in FINAL:
+            return False
+        where, before = _leading_to(status)
+        sql = f"UPDATE runs SET status = ? WHERE run_id = ? AND {where}"  # noqa: S608 our own text
         return await self.write(sql, status, run_id, *before) == 1
 
-    async def finish(self, result: RunResult) -> bool:
-        """False if the run had ended already: the first end counts."""
-        changed = await self.write(
-            f"UPDATE runs SET status = ?, reason = ?, result = ?, ended = ? {_UNLESS_FINAL}",  # noqa: S608 our own text
-            result.status,
-            result.reason,
-            result.model_dump_json(),
-            time.time(),
-            *sorted(FINAL),
-            result.run_id,
+    async def finish(self, result: RunResult, last: Sequence[Event] = ()) -> bool:
+        """False if the run had ended already: the first end counts.
+
+        The last events are kept with it, or not at all: no crash can come between the two.
+        """
+        if result.status not in FINAL:
+            return False
+        where, before = _leading_to(result.status)
+        sql = (
+            "UPDATE runs SET status = ?, reason = ?, result = ?, ended = ? "  # noqa: S608 our own text
+            f"WHERE run_id = ? AND {where}"
         )
-        return changed == 1
+        ended = (result.status, result.reason, result.model_dump_json(), time.time())
+        rows = [_event_row(event) for event in last]
+
+        def execute() -> bool:
+            with self._transaction():
+                if self._db.execute(sql, (*ended, result.run_id, *before)).rowcount != 1:
+                    return False
+                self._db.executemany(_INSERT_EVENT, rows)
+            return True
+
+        return await self._call(execute)
 
     async def find_runs(
-        self, caller: str | None, statuses: Sequence[RunStatus], agent: str, limit: int
+        self,
+        caller: str | None,
+        statuses: Sequence[RunStatus],
+        agent: str,
+        limit: int,
+        *,
+        results: bool = False,
     ) -> tuple[RunRecord, ...]:
-        """The newest first, of a caller or of all, without their results."""
+        """The newest first, of a caller or of all; without their results, unless they are wanted.
+
+        Reading ten thousand results takes a while.
+        """
         conditions = ["1"]
         values: list[object] = []
         for condition, value in (("caller = ?", caller), ("agent = ?", agent or None)):
@@ -125,18 +154,24 @@ class Store:
             conditions.append(f"status IN ({', '.join('?' * len(statuses))})")
             values += statuses
         where = " AND ".join(conditions)
-        sql = f"{_RUNS_WITHOUT_RESULTS} WHERE {where} ORDER BY created DESC LIMIT ?"
+        chosen = _RUNS if results else _RUNS_WITHOUT_RESULTS
+        sql = f"{chosen} WHERE {where} ORDER BY created DESC LIMIT ?"
         rows = await self.select(sql, *values, limit)
         return tuple(_record(row) for row in rows)
 
     async def unfinished(self) -> tuple[RunRecord, ...]:
         """Runs that have not ended, of all orchestrators, the oldest first."""
-        rows = await self.select(f"{_RUNS} WHERE {_NOT_FINAL} ORDER BY created", *sorted(FINAL))
+        rows = await self.select(f"{_RUNS} WHERE ended IS NULL ORDER BY created")
         return tuple(_record(row) for row in rows)
 
     async def add_events(self, events: Sequence[Event]) -> None:
-        rows = [(e.run_id, e.seq, e.at, e.kind, e.text, json.dumps(e.data)) for e in events]
-        await self._call(self._insert_events, rows)
+        rows = [_event_row(event) for event in events]
+
+        def insert() -> None:
+            with self._transaction():
+                self._db.executemany(_INSERT_EVENT, rows)
+
+        await self._call(insert)
 
     async def run(self, run_id: str) -> RunRecord | None:
         rows = await self.select(f"{_RUNS} WHERE run_id = ?", run_id)
@@ -146,12 +181,14 @@ class Store:
         rows = await self.select(f"{_RUNS} ORDER BY created DESC LIMIT ?", limit)
         return tuple(_record(row) for row in rows)
 
-    async def events(self, run_id: str, after: int = 0) -> tuple[Event, ...]:
+    async def events(self, run_id: str, after: int = 0, limit: int = -1) -> tuple[Event, ...]:
+        """Those after a number, in their order; not more than so many, unless that is negative."""
         rows = await self.select(
             "SELECT run_id, seq, at, kind, text, data FROM events "
-            "WHERE run_id = ? AND seq > ? ORDER BY seq",
+            "WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?",
             run_id,
             after,
+            limit,
         )
         keys = ("run_id", "seq", "at", "kind", "text")
         return tuple(
@@ -167,10 +204,20 @@ class Store:
 
         return await self._call(execute)
 
-    def _insert_events(self, rows: Sequence[tuple[object, ...]]) -> None:
-        with self._db:  # one transaction
-            self._db.execute("BEGIN")
-            self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
+    async def write_all(self, statements: Sequence[tuple[str, Sequence[object]]]) -> int:
+        """All of them, or none; how many rows they changed."""
+
+        def execute() -> int:
+            with self._transaction():
+                return sum(self._db.execute(sql, values).rowcount for sql, values in statements)
+
+        return await self._call(execute)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._db:  # which commits, or rolls back
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
 
     async def select(self, sql: str, *values: object) -> list[tuple[str, ...]]:
         """All rows of a question."""
@@ -191,8 +238,19 @@ class Store:
             ) from exc
 
 
-_NOT_FINAL = f"status NOT IN ({', '.join('?' * len(FINAL))})"
-_UNLESS_FINAL = f"WHERE {_NOT_FINAL} AND run_id = ?"
+_INSERT_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def _event_row(event: Event) -> tuple[object, ...]:
+    head = (event.run_id, event.seq, event.at, event.kind, event.text)
+    return (*head, json.dumps(event.data))
+
+
+def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
+    """A condition, and its values: what the run is may be followed by this."""
+    before = [old for old, new in TRANSITIONS.items() if status in new]
+    return f"status IN ({', '.join('?' * len(before))})", before
+
 
 _COLUMNS = (
     "run_id, agent, caller, status, reason, owner, json_extract(task, '$.prompt'), created, ended, "

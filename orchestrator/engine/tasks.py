@@ -18,7 +18,7 @@ import anyio
 from orchestrator.access import Wish
 from orchestrator.domain import Frozen
 from orchestrator.domain.exchange import Approval, Question
-from orchestrator.domain.result import FINAL, WAITING, RunResult, RunStatus
+from orchestrator.domain.result import FINAL, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.conversation import CliEnded
 from orchestrator.engine.live import LiveRun
@@ -63,7 +63,12 @@ class TaskView(Frozen):
     @property
     def settled(self) -> bool:
         """Waiting longer changes nothing: it has ended, or somebody has to do something."""
-        return self.status in FINAL or self.status in WAITING
+        return self.status in FINAL or self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Somebody has to answer or to decide; the status follows a moment later."""
+        return bool(self.questions or self.approvals)
 
 
 class Tasks:
@@ -114,7 +119,7 @@ class Tasks:
             changed = self._news.next()
             views = [await self.view(run_id, caller) for run_id in run_ids]
             done = [view.settled for view in views]
-            asks = any(view.status in WAITING for view in views)
+            asks = any(view.asks for view in views)
             left = deadline - anyio.current_time()
             if all(done) or asks or (until == "any" and any(done)) or left <= 0:
                 return tuple(views)

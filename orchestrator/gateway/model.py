@@ -175,6 +175,8 @@ class ModelAccess:
         """Which of the API's own tools the run may use, such as "web_search"."""
         self._usage = Usage()
         self._revoked = False
+        self._waiting = False
+        self._under_way = 0
         self._room = Room()
 
     @property
@@ -182,17 +184,27 @@ class ModelAccess:
         """What the run has taken so far. A request under way counts when it ends."""
         return self._usage
 
+    @property
+    def is_idle(self) -> bool:
+        """No request is under way: what was used is all in `usage`."""
+        return not self._under_way
+
+    def wait(self) -> None:
+        """The token opens nothing yet, and says so in a way that nobody tries again for."""
+        self._revoked = self._waiting = True
+
     def bind(self, *, budget_usd: float | None, on_request: OnRequest | None) -> None:
         """Let the token open things for a run, whose bill begins at nothing."""
         self.budget_usd = budget_usd
         self.budget_exhausted = False
         self._on_request = on_request
         self._usage = Usage()
-        self._revoked = False
+        self._revoked = self._waiting = False
 
     def revoke(self) -> None:
         """From now on the token opens nothing, until it is bound again."""
         self._revoked = True
+        self._waiting = False
 
     def __enter__(self) -> Self:
         return self
@@ -215,6 +227,10 @@ class ModelAccess:
     async def _answer(self, request: Request) -> Response:
         if (request.method, request.target) == ("HEAD", "/"):
             return Response(200)
+        if self._waiting and self._shows_token(request):
+            # Not 401: who hears that comes again, and again.
+            why = "this container waits for a run; until then its token opens nothing"
+            return _error(403, "permission_error", why, denied="token")
         if not self._is_known(request):
             why = "the run's token is missing, wrong or no longer valid"
             return _error(401, "authentication_error", why, denied="token")
@@ -234,11 +250,14 @@ class ModelAccess:
         return await self._forward(request)
 
     def _is_known(self, request: Request) -> bool:
+        return self._shows_token(request) and not self._revoked
+
+    def _shows_token(self, request: Request) -> bool:
         bearer = request.header("authorization").removeprefix("Bearer ")
         right = self.token.encode()
         shown = [text.encode() for text in (request.header("x-api-key"), bearer)]
         matches = [hmac.compare_digest(text, right) for text in shown]
-        return any(matches) and not self._revoked
+        return any(matches)
 
     def _is_spent(self) -> bool:
         return self.budget_usd is not None and self._usage.cost_usd >= self.budget_usd
@@ -335,6 +354,7 @@ class _Exchange:
         self._began = time.monotonic()
         self._status = 0
         self._finished = False
+        access._under_way += 1  # noqa: SLF001 the two halves of one thing
 
     def start(self, answer: UpstreamResponse) -> None:
         self._status = answer.status
@@ -358,6 +378,7 @@ class _Exchange:
         if self._finished:
             return
         self._finished = True
+        self._access._under_way -= 1  # noqa: SLF001 as above
         if not self._counts:
             return
         unanswered = problem in ("unreachable", "redirected")

@@ -81,6 +81,7 @@ ASK_PARENT = {
         },
         "required": ["question"],
     },
+    "annotations": {"readOnlyHint": True},  # else claude asks one question after the other
 }
 UPDATE_STATUS = {
     "name": "update_status",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.containers.runtime import Container
-from orchestrator.domain.container import EGRESS_PORT, MODEL_PORT, ROUTES_PORT
+from orchestrator.domain.container import EGRESS_PORT, MODEL_PORT, PARENT_PORT, ROUTES_PORT
 from orchestrator.gateway.egress import EgressAccess
 from orchestrator.gateway.http_server import ByteStream
 from orchestrator.gateway.model import ModelAccess
+from orchestrator.gateway.parent import ParentAccess
 from orchestrator.gateway.routes import RouteAccess
+from orchestrator.redaction import Sought
 
 
 class Reach:
@@ -20,13 +22,19 @@ class Reach:
         """Its token is in the container for good; what it opens is decided here."""
         self.egress: EgressAccess | None = None
         self.routes: RouteAccess | None = None
-        model.revoke()
+        self.parent = ParentAccess()
+        """There before anybody asks: the CLI looks for it when it starts."""
+        self.sought = Sought(model.token)
+        """For whoever keeps a record: to make this takes longer than most of what a run waits for,
+        and is done before it."""
+        model.wait()
 
     async def offer(self, container: Container) -> None:
         """Listen on the container's loopback."""
         await container.listen(MODEL_PORT, "model", self.model.service)
         await container.listen(EGRESS_PORT, "egress", self._serve_egress)
         await container.listen(ROUTES_PORT, "routes", self._serve_routes)
+        await container.listen(PARENT_PORT, "parent", self.parent.service)
 
     def bind(self, egress: EgressAccess | None, routes: RouteAccess | None) -> None:
         """What the run may use besides its model, which is bound by itself."""
@@ -39,6 +47,7 @@ class Reach:
             self.egress.revoke()
         if self.routes is not None:
             self.routes.revoke()
+        self.parent.revoke()
 
     @property
     def denied_hosts(self) -> tuple[str, ...]:

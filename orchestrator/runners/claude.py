@@ -171,6 +171,16 @@ def initialize(request_id: str) -> bytes:
     return _control(request_id, {"subtype": "initialize", "systemPromptSnapshot": False})
 
 
+def rehearsal() -> bytes:
+    """A message of nothing: the CLI does all that it does for its first one, and forgets it.
+
+    Its first request takes 150 ms, the next ones 30: what it needs for them is there by then. What
+    is asked for is refused by the gateway, and neither message nor refusal is in the next request
+    (seen with 2.1.197; tests/engine/test_spares.py keeps an eye on it).
+    """
+    return _line({"type": "user", "message": {"role": "user", "content": []}})
+
+
 class Parser:
     """What the CLI writes, in pieces of any size -> signs. Nothing that it writes is an error."""
 

@@ -260,7 +260,7 @@ def _answer(result: RunResult) -> t.CallToolResult:
     if result.denied_hosts:
         lines.append("hosts it was denied: " + ", ".join(result.denied_hosts))
     if result.changed_files:
-        lines += _notes(result.model_copy(update={"denied_hosts": (), "session": ""}))
+        lines.append(_of_changes(result))
     if result.failed_mcp_servers:
         lines.append("MCP servers that were not there: " + ", ".join(result.failed_mcp_servers))
     if result.partial_text:
@@ -276,16 +276,20 @@ def _answer(result: RunResult) -> t.CallToolResult:
 def _notes(result: RunResult) -> Iterator[str]:
     """What whoever asked should know besides the answer."""
     if result.changed_files:
-        changed = ", ".join(quoted(file.path) for file in result.changed_files[:NAMED_FILES])
-        more = len(result.changed_files) - NAMED_FILES
-        yield (
-            f"The agent worked on a copy and changed {changed}{f' and {more} more' * (more > 0)}. "
-            f"Nothing is applied yet: call apply_changes with run_id {result.run_id}."
-        )
+        yield _of_changes(result)
     if result.denied_hosts:
         yield f"It was not let to: {', '.join(result.denied_hosts)}."
     if result.session:
         yield f"Session {result.session}. {result.session_note}".strip()
+
+
+def _of_changes(result: RunResult) -> str:
+    changed = ", ".join(quoted(file.path) for file in result.changed_files[:NAMED_FILES])
+    more = len(result.changed_files) - NAMED_FILES
+    return (
+        f"The agent worked on a copy and changed {changed}{f' and {more} more' * (more > 0)}. "
+        f"Nothing is applied yet: call apply_changes with run_id {result.run_id}."
+    )
 
 
 def _refusal(exc: OrchestratorError) -> t.CallToolResult:

@@ -14,6 +14,7 @@ from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.settings import read_settings
 from tests.attacks.canary import Canary, singing
 from tests.attacks.rig import Rig, staged
+from tests.attacks.spoils import Spoils, work
 from tests.engine.harness import Harness
 from tests.gateway.git_server import Exchange, HttpsServer, https_server
 
@@ -136,3 +137,64 @@ def web(allowed: Rig) -> Iterator[Rig]:
     answer = allowed.canary.answer
     yield allowed
     allowed.canary.answer = answer
+
+
+LINKS = """
+ln -s {outside}/secret.txt stolen
+ln -s /etc/passwd passwd
+mkdir up; ln -s ../../outside up/outside
+rm -r folder; ln -s /etc folder
+echo x > plain
+"""
+
+MISCHIEF = r"""
+mkfifo fifo
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
+ln keep twin
+for name in -rf '$(touch pwned)' '; touch pwned' "$(printf 'new\nline')"; do echo x > "./$name"; done
+touch "$(printf 'no-text-\377')"
+chmod 6777 tool
+echo x > locked; chmod 000 locked
+echo changed > folder/file
+
+printf '#!/bin/sh\ntouch {pwned}\n' > evil.sh; chmod 755 evil.sh
+for hook in pre-commit post-checkout post-index-change reference-transaction fsmonitor-watchman; do
+    cp evil.sh .git/hooks/$hook
+done
+for key in core.fsmonitor core.sshCommand core.pager diff.external filter.evil.clean \
+    filter.evil.smudge core.editor gpg.program alias.status; do git config $key "touch {pwned}"; done
+git config core.hooksPath "$PWD/hooks"; mkdir hooks; cp evil.sh hooks/post-index-change
+git config include.path ../evil.config; printf '[core]\n fsmonitor = touch {pwned}\n' > evil.config
+git config core.worktree /etc
+printf '* filter=evil diff=evil\n' > .gitattributes
+mkdir -p sub other/.GIT/hooks 'third/.git ' nested/.git/hooks "$(printf 'fourth/.g\xe2\x80\x8cit')"
+echo 'gitdir: ../../outside' > sub/.git
+cp evil.sh other/.GIT/hooks/pre-commit; cp evil.sh nested/.git/hooks/pre-commit
+printf '[core]\n fsmonitor = touch {pwned}\n' > nested/.git/config
+echo x > 'third/.git /config'; mkdir fifth; echo x > fifth/git~1
+printf '[submodule "x"]\n path = sub\n url = ext::sh -c touch% {pwned}\n' > .gitmodules
+"""
+
+
+async def _spoilt(
+    engine: DockerRuntime, image: str, folder: Path, script: str
+) -> AsyncIterator[Spoils]:
+    folder.mkdir()
+    async with harnessed(engine, image, folder) as harness:
+        outside, pwned = folder / "ground" / "outside", folder / "pwned"
+        script = script.replace("{outside}", str(outside)).replace("{pwned}", str(pwned))
+        yield await work(harness, script)
+
+
+@pytest.fixture(scope="package")
+async def linked(engine: DockerRuntime, image: str, ground: Path) -> AsyncIterator[Spoils]:
+    """A copy that an agent has left links in which lead out."""
+    async for spoils in _spoilt(engine, image, ground / "linked", LINKS):
+        yield spoils
+
+
+@pytest.fixture(scope="package")
+async def spoiled(engine: DockerRuntime, image: str, ground: Path) -> AsyncIterator[Spoils]:
+    """A copy that an agent has left everything else in, for files and for git."""
+    async for spoils in _spoilt(engine, image, ground / "spoiled", MISCHIEF):
+        yield spoils

@@ -119,3 +119,64 @@ async def test_an_ended_task_hears_nothing_more_unless_it_was_in_a_session(
 def _on(condition: bool, event: anyio.Event) -> None:
     if condition:
         event.set()
+
+
+ASKS: Steps = [
+    {"tool": "mcp__parent__ask_parent", "input": {"question": "Which colour?"}},
+    {"text": "it is {last_tool_result}"},
+]
+
+
+async def test_an_agent_asks_its_parent_and_finishes_with_the_answer(harness: Harness) -> None:
+    async with Tasks(harness.service(ASKS, ask="parent")) as tasks:
+        run_id = await tasks.start(task())
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        assert view.status == "waiting_parent_reply", view
+        (question,) = view.questions
+        assert question.question == "Which colour?"
+
+        await tasks.reply(run_id, question.message_id, "blue", "main")
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        assert view.result is not None
+        assert (view.status, view.result.result) == ("completed", "it is blue")
+        (kept,) = await tasks._exchanges.questions(run_id)
+        assert (kept.status, kept.answer) == ("acknowledged_by_subagent", "blue")
+        with pytest.raises(RunRefused, match="has ended"):
+            await tasks.reply(run_id, question.message_id, "red", "main")
+        with pytest.raises(RunRefused, match="has asked no question"):
+            await tasks.reply(run_id, "nonsense", "red", "main")
+
+
+async def test_a_question_that_nobody_answers_is_answered_by_itself(harness: Harness) -> None:
+    asking = {"whom": "parent", "answer_seconds": 0.1}
+    async with Tasks(harness.service(ASKS, ask=asking)) as tasks:
+        run_id = await tasks.start(task())
+        with anyio.fail_after(PATIENCE):
+            while not (view := await tasks.view(run_id)).result:
+                await tasks.wait([run_id], "main", seconds=1)
+        assert str(view.result.result).startswith("it is Nobody has answered in time.")
+
+
+async def test_a_tool_call_waits_for_somebodys_word(harness: Harness) -> None:
+    steps: Steps = [bash("echo one > f"), bash("echo two > f; cat f"), {"text": "{last_tool_result}"}]
+    async with Tasks(harness.service(steps, approval="ask")) as tasks:
+        run_id = await tasks.start(task())
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        assert view.status == "paused", view
+        (call,) = view.approvals
+        assert (call.tool, call.input["command"]) == ("Bash", "echo one > f")
+        await tasks.decide(run_id, "main", reject=[call.call_id], message="not that")
+
+        with anyio.fail_after(PATIENCE):
+            while not (view := await tasks.view(run_id)).approvals:
+                await tasks.wait([run_id], "main", seconds=1)
+        (call,) = view.approvals
+        edited = {**call.input, "command": "echo three"}
+        await tasks.decide(
+            run_id, "main", approve=[call.call_id], inputs={call.call_id: edited}
+        )
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        assert view.result is not None
+        assert (view.status, view.result.result) == ("completed", "three")
+        with pytest.raises(RunRefused, match="no tool call"):
+            await tasks.decide(run_id, "main", approve=[call.call_id])

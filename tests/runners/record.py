@@ -226,7 +226,7 @@ async def parent_on_loopback(case: Case) -> AsyncIterator[str]:
         answered.set()
         return f"You asked: {text}"
 
-    access = ParentAccess(ask, lambda summary, status: None)
+    access = ParentAccess(ask, lambda *_: None)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = SocketStream(reader, writer)

@@ -15,7 +15,7 @@ from orchestrator.engine.session_rows import SessionKey, SessionRow
 from orchestrator.surfaces.cli import main
 from orchestrator.surfaces.cli_sessions import sessions_table
 from tests.surfaces.conftest import Project
-from tests.surfaces.mcp_stage import COMMAND, PATIENCE, Stage, call, on_stage, text
+from tests.surfaces.mcp_stage import COMMAND, PATIENCE, Stage, call, on_stage, run_until_ready, text
 
 FIELDS = "permissions: {allow: [Bash]}\nsession: {expire_after: 7d}"
 
@@ -190,4 +190,26 @@ async def test_a_server_lets_go_of_an_idle_session_that_somebody_wants(stage: St
         assert await stage.containers() == []
         last = await call(client, "run_subagent", agent_name="keep", prompt="five")
         assert text(last).startswith("five\n")
+    assert await cli(stage, "sessions", "rm", "keep") == (0, "keep/main/default is removed\n")
+
+
+async def test_a_call_that_is_under_way_ends_before_its_session_is_stopped(stage: Stage) -> None:
+    slow = {"text": "{user_texts}", "delay_seconds": 1, "repeat": True}
+    stage.add_agent("keep", slow, session=True)
+    said: list[tuple[int, str]] = []
+    ready = anyio.Event()
+    async with Client(stage.server()) as client:
+
+        async def stop() -> None:
+            await ready.wait()
+            said.append(await cli(stage, "sessions", "stop", "keep"))
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stop)
+                await run_until_ready(client, "keep", ready)
+        assert said == [(0, "keep/main/default is stopped\n")]
+        assert stage.runs() == [("keep", "completed", "ok")]
+        again = await call(client, "run_subagent", agent_name="keep", prompt="more")
+        assert text(again).startswith("go; more\n")
     assert await cli(stage, "sessions", "rm", "keep") == (0, "keep/main/default is removed\n")

@@ -1,0 +1,78 @@
+"""What a caller writes in a call -> values. Strict: a misspelt argument is an error to correct."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import new_class
+from typing import Annotated
+
+from mcp.server.mcpserver.tools import Tool
+from pydantic import BeforeValidator, ValidationError
+
+from orchestrator.domain.task import Task
+from orchestrator.errors import CallerError, MountRefused
+
+OptionalText = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
+"""Many a model writes null for what it leaves out."""
+
+OptionalFlag = Annotated[bool, BeforeValidator(lambda given: False if given is None else given)]
+"""The same for a flag."""
+
+MAX_IDS = 100
+"""Of the tasks that one call may name."""
+
+WhoCalls = Callable[[], str]
+"""Who is calling: known from the server's entry or the token, never from an argument."""
+
+
+def strict(tool: Tool) -> Tool:
+    """Refuse arguments that the tool does not have; the SDK would drop them without a word."""
+    loose = tool.fn_metadata.arg_model
+    tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
+    tool.parameters["additionalProperties"] = False
+    return tool
+
+
+def asked_task(  # noqa: PLR0913 as many as the tool has
+    caller: str,
+    agent: str,
+    prompt: str,
+    context: str = "",
+    workspace: str = "",
+    session: str = "",
+    after: tuple[str, ...] = (),
+) -> Task:
+    """A task as the caller asked for it; CallerError for what is wrong with it."""
+    try:
+        return Task(
+            agent=agent,
+            prompt=prompt,
+            context=context,
+            workspace=absolute(workspace) if workspace else None,
+            session=session,
+            caller=caller,
+            after=after,
+        )
+    except ValidationError as exc:
+        said = [(error["loc"][0], error["msg"]) for error in exc.errors()]
+        wrong = [f"{name}: {text.removeprefix('Value error, ')}" for name, text in said]
+        raise CallerError("; ".join(wrong)) from exc
+
+
+def absolute(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute() or "\0" in text:
+        raise MountRefused(f"{text!r} is not an absolute path; give one from / on")
+    return path
+
+
+def named_tasks(given: list[str] | str) -> list[str]:
+    """A list, or a text with blanks or commas between the ids -> the ids, each once."""
+    parts = given.replace(",", " ").split() if isinstance(given, str) else given
+    ids = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not ids:
+        raise CallerError("task_ids is empty; give the ids of tasks, such as get_all_tasks lists")
+    if len(ids) > MAX_IDS:
+        raise CallerError(f"{len(ids)} tasks are too many for one call; give {MAX_IDS} at most")
+    return ids
