@@ -7,7 +7,7 @@ WORKERS ?= 4
 LOCAL_BASE := subagent-orchestrator/base:bookworm
 SERVER_BUILD := --tag subagent-orchestrator/server:latest --file images/orchestrator/Dockerfile .
 
-.PHONY: help setup demo test lint bench soak image lock clean
+.PHONY: help setup demo test lint attacks bench soak image lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ lint: setup ## Check style, formatting and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+attacks: setup ## Write the table of attacks in .github/SECURITY.md from the tests
+	$(BIN)/python -m tests.attacks.table
 
 bench: setup ## Measure against the plain docker commands one would use instead
 	$(BIN)/python -m tests.bench

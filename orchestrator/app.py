@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from orchestrator.engine.copies import Copies
 from orchestrator.engine.lost import settle_lost
 from orchestrator.engine.memory import Memory
 from orchestrator.engine.pool import Pool
+from orchestrator.engine.retention import Retention, keep_of, kept_tidy
 from orchestrator.engine.service import Service
 from orchestrator.engine.session_rows import SessionRow, SessionRows
 from orchestrator.engine.sessions import Sessions
@@ -64,7 +65,12 @@ async def open_orchestrator(
         variables = environment() if environ is None else environ
         try:
             await settle_lost(store, owner.alive)
-            async with open_model_service(settings) as models, sessions, pool:
+            tidied = kept_tidy(
+                partial(open_retention, settings),
+                keep_of(settings.keep_days, settings.keep_mb),
+                settings.state_dir / "pruned",
+            )
+            async with open_model_service(settings) as models, sessions, pool, tidied:
                 credential = credential_of(settings)
                 staging = Staging(
                     runtime=runtime,
@@ -119,6 +125,16 @@ async def living_sessions(settings: Settings) -> tuple[SessionRow, ...]:
                 row if owner.alive(row.owner) else row.model_copy(update={"state": "stopped"})
                 for row in rows
             )
+    finally:
+        store.close()
+
+
+@contextmanager
+def open_retention(settings: Settings) -> Iterator[Retention]:
+    """What removes runs; needs no engine."""
+    store = Store(settings.state_dir / "runs.sqlite")
+    try:
+        yield Retention(store, open_copies(settings))
     finally:
         store.close()
 

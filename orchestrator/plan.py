@@ -112,7 +112,7 @@ def plan(
         session_id=conversation if conversation and not resume else None,
         resume=conversation if resume else None,
         memory=memory,
-        parent_url=PARENT_URL if agent.ask.whom != "nobody" or agent.subagents else None,
+        parent_url=PARENT_URL if agent.parent_tools else None,
         ask_rules=agent.ask_rules,
         approvals=bool(agent.ask_rules),
         surroundings=surroundings.variables(agent, place.ca_certificates),

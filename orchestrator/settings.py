@@ -80,6 +80,10 @@ class Settings(Frozen):
     """ORCHESTRATOR_MAX_SPARES_MB: what they may take of memory, in MiB."""
     pause_spares_seconds: Annotated[int, Field(ge=1)] = 30
     """ORCHESTRATOR_PAUSE_SPARES_SECONDS: after so long, a waiting CLI is paused."""
+    keep_days: Annotated[int, Field(ge=1)] = 90
+    """ORCHESTRATOR_KEEP_DAYS: runs that ended longer ago are removed."""
+    keep_mb: Annotated[int, Field(ge=1)] = 2048
+    """ORCHESTRATOR_KEEP_MB: what the record of runs may take, in MiB; the oldest go first."""
     window_seconds: Annotated[float, Field(gt=0)] | None = None
     """ORCHESTRATOR_WINDOW_SECONDS: how long one MCP call may last; None follows its client."""
     compatibility: bool = False
@@ -359,6 +363,8 @@ SOURCES: dict[str, Source] = {
     "pause_spares_seconds": Source(
         "ORCHESTRATOR_PAUSE_SPARES_SECONDS", _count("ORCHESTRATOR_PAUSE_SPARES_SECONDS")
     ),
+    "keep_days": Source("ORCHESTRATOR_KEEP_DAYS", _count("ORCHESTRATOR_KEEP_DAYS")),
+    "keep_mb": Source("ORCHESTRATOR_KEEP_MB", _count("ORCHESTRATOR_KEEP_MB")),
     "window_seconds": Source(
         "ORCHESTRATOR_WINDOW_SECONDS", _seconds("ORCHESTRATOR_WINDOW_SECONDS")
     ),

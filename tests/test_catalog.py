@@ -999,6 +999,8 @@ def rows_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str
             shown += "; `copy` for agents that may Write or Edit" if name == "workspace" else ""
         elif name == "session":
             shown = "`false`"
+        elif name == "ask":
+            shown = f"`{default.whom}`"
         elif (prefix, name) == ("session.", "keep"):
             shown = "`true` in a mapping"
         elif (prefix, name) == ("network.", "mode"):

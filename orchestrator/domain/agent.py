@@ -398,6 +398,12 @@ class AgentSpec(Frozen):
         return tuple(dict.fromkeys((*self.permissions.deny, *self._rules("deny"))))
 
     @property
+    def parent_tools(self) -> tuple[str, ...]:
+        """What it finds inside to reach those outside."""
+        asks = ("ask_parent", "update_status") if self.ask.whom != "nobody" else ()
+        return (*asks, *(("run_subagent",) if self.subagents else ()))
+
+    @property
     def may_wait(self) -> bool:
         """A run of it may wait for somebody outside."""
         return self.ask.whom != "nobody" or bool(self.ask_rules)

@@ -29,6 +29,7 @@ EventKind = Literal[
     "answered",  # and was told: data = message_id
     "approval_asked",  # a tool call waits for somebody's word: data = call_id, tool, input
     "approval_decided",  # data = call_id
+    "delegated",  # its agent runs another one: data = run_id
     "status",  # what the agent says of its progress
     "steered",  # the caller said something in the middle of it
     "memory",  # memory.md was written back

@@ -32,7 +32,10 @@ class Clock:
         with anyio.CancelScope() as scope:
             self._scope = scope
             self._go()
-            yield scope
+            try:
+                yield scope
+            finally:
+                self._before, self._since, self._scope = self.spent, None, None
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -56,6 +59,8 @@ class Clock:
                 await changed.wait()
 
     def _go(self) -> None:
+        if self._scope is None or self._stops:
+            return  # not yet, or not any more
         self._since = anyio.current_time()
         self._set_deadline(self._since + self.seconds - self._before)
 

@@ -52,7 +52,11 @@ OUTPUT_BYTES = 256 * MIB
 MAX_ASKED = 64
 """Calls that wait for permission at the same time, and refusals that wait to be sent."""
 
-NOBODY_ALLOWS = "no rule allows this call, and nobody is there to approve it; do without it"
+NOBODY_ALLOWS = "no rule allows this call, and nobody may approve it; do without it"
+
+ONE_BY_ONE = (
+    "this has several parts, and not all of them may run; make each a call of its own, to see which"
+)
 
 TOO_MANY_ASKED = "too many calls wait for approval already; do without this one"
 
@@ -84,8 +88,12 @@ class Conversation:
         self._asked: dict[str, PermissionAsked] = {}
         self._refusals: asyncio.Queue[bytes] = asyncio.Queue(MAX_ASKED)
         self.on_permission: Callable[[PermissionAsked], object] | None = None
-        """Told of a call that waits for `answer_permission`. Set it after `bind`, which takes it
-        away; while there is nobody to be told, every such call is refused at once."""
+        """Told of a call that waits for `answer_permission`, because a rule says to ask about it.
+        What no rule covers is refused at once, and all of it while there is nobody to be told. Set
+        it after `bind`, which takes it away."""
+        self.allow_rules: tuple[str, ...] = ()
+        self.ask_rules: tuple[str, ...] = ()
+        """What the author wrote, to tell the one from the other. Set them after `bind`, too."""
         self.on_withdrawn: Callable[[PermissionAsked], object] | None = None
         """Told that a call does not wait any more, though it was not answered."""
         self.last_text = ""
@@ -104,6 +112,7 @@ class Conversation:
         """From now on it is this run's."""
         self._give_up_asked()
         self.on_permission = self.on_withdrawn = None
+        self.allow_rules = self.ask_rules = ()
         self._record = record
         self._output_left = output_bytes
         self._noise = 0
@@ -269,6 +278,9 @@ class Conversation:
             return  # it has been told
         if self.on_permission is None:
             self._refuse(claude.deny(sign.request_id, NOBODY_ALLOWS))
+        elif not claude.is_asked_about(sign, self.allow_rules, self.ask_rules):
+            why = ONE_BY_ONE if sign.why == "parts" else NOBODY_ALLOWS
+            self._refuse(claude.deny(sign.request_id, why))
         elif len(self._asked) >= MAX_ASKED:
             self._refuse(claude.deny(sign.request_id, TOO_MANY_ASKED))
         else:

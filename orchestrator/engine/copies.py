@@ -144,6 +144,14 @@ class Copies:
     def remove(self, run_id: str) -> None:
         shutil.rmtree(self._of(run_id), ignore_errors=True)
 
+    def sizes(self) -> dict[str, int]:
+        """What the changes of each run take on the disk, in bytes. Blocks."""
+        if not self._folder.is_dir():
+            return {}
+        return {
+            folder.name: sum(map(_size, folder.rglob("*"))) for folder in self._folder.iterdir()
+        }
+
     def _short_patch(self, changes: Changes) -> str:
         path = changes.patch_path
         if path is None or (changes.patch_bytes or 0) > PATCH_CHARS:
@@ -161,3 +169,10 @@ class Copies:
         except CallerError:
             return False
         return True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:  # removed by another process in between
+        return 0

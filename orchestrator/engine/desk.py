@@ -32,6 +32,9 @@ NO_ANSWER = (
     "Nobody has answered in time. Go on with your best judgement, and say so in your answer."
 )
 NOT_APPROVED = "Nobody has approved this in time; do without it."
+ASKED_TWICE = "A call of this id has been asked about before; make a new call."
+WITHDRAWN = "(the agent does not wait for an answer any more)"
+"""The answer to a question whose run went on, or ended, without one."""
 
 
 class Desk:
@@ -71,13 +74,21 @@ class Desk:
         )
         await self._exchanges.ask(asked)
         self._record.note("asked", asked.question, message_id=asked.message_id)
-        async with self._waiting(asked.message_id, "question"):
-            answer = await self._answer_to(asked)
-            self._replied.add(asked.message_id)
-        self._record.note("answered", answer, message_id=asked.message_id)
-        await self._exchanges.acknowledge(self._run_id, asked.message_id)
-        self._replied.discard(asked.message_id)
-        await self._set_status()
+        try:
+            async with self._waiting(asked.message_id, "question"):
+                answer = await self._answer_to(asked)
+                self._replied.add(asked.message_id)
+            self._record.note("answered", answer, message_id=asked.message_id)
+            await self._record.flush()  # first this: what is acknowledged has been told
+            await self._exchanges.acknowledge(self._run_id, asked.message_id)
+        except BaseException:  # nobody waits any more, so nobody may answer
+            with anyio.CancelScope(shield=True):
+                await self._exchanges.answer(self._run_id, asked.message_id, WITHDRAWN)
+            raise
+        finally:
+            self._replied.discard(asked.message_id)
+            with anyio.CancelScope(shield=True):
+                await self._set_status()
         return answer
 
     async def approve(self, call_id: str, tool: str, input: dict[str, object]) -> Approval:  # noqa: A002 as the CLI calls it
@@ -91,10 +102,18 @@ class Desk:
             asked=now,
             deadline=now + self._asking.approval_seconds,
         )
-        await self._exchanges.request(wanted)
+        if not await self._exchanges.request(wanted):
+            # Or a word about one call could be taken for another, which nobody has seen.
+            self._record.note("warning", f"{tool} asks for a word about {call_id} twice; refused")
+            return wanted.model_copy(update={"decision": "rejected", "message": ASKED_TWICE})
         self._record.note("approval_asked", f"{tool}", call_id=call_id, tool=tool, input=input)
-        async with self._waiting(call_id, "approval"):
-            decided = await self._decision_on(wanted)
+        try:
+            async with self._waiting(call_id, "approval"):
+                decided = await self._decision_on(wanted)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.withdraw(call_id)
+            raise
         self._record.note("approval_decided", f"{tool}: {decided.decision}", call_id=call_id)
         return decided
 
@@ -111,8 +130,11 @@ class Desk:
                 return now.answer
             if time.time() >= asked.deadline:
                 # Unless somebody answers at this very moment: then his answer counts.
-                await self._exchanges.answer(self._run_id, asked.message_id, asked.default_answer)
-                continue
+                default = asked.default_answer
+                if await self._exchanges.answer(self._run_id, asked.message_id, default):
+                    return default
+                now = await self._exchanges.question(self._run_id, asked.message_id)
+                return default if now is None or now.answer is None else now.answer
             await _soon(changed, asked.deadline)
 
     async def _decision_on(self, wanted: Approval) -> Approval:
@@ -125,7 +147,12 @@ class Desk:
                 await self._exchanges.decide(
                     self._run_id, wanted.call_id, "timed_out", message=NOT_APPROVED
                 )
-                continue
+                now = await self._exchanges.approval(self._run_id, wanted.call_id)
+                if now is None or now.decision == "pending":  # the run has ended
+                    return wanted.model_copy(
+                        update={"decision": "timed_out", "message": NOT_APPROVED}
+                    )
+                return now
             await _soon(changed, wanted.deadline)
 
     @asynccontextmanager

@@ -38,6 +38,12 @@ _APPROVALS = (
 )
 
 
+_UNDER_WAY = "ended IS NULL"
+_OF_RUN_UNDER_WAY = f"run_id IN (SELECT run_id FROM runs WHERE {_UNDER_WAY})"  # noqa: S608 our own text
+_OPEN_QUESTION = f"status = 'pending_parent_reply' AND {_OF_RUN_UNDER_WAY}"
+_OPEN_APPROVAL = f"decision = 'pending' AND {_OF_RUN_UNDER_WAY}"
+
+
 class Exchanges:
     """Reads and writes them."""
 
@@ -61,10 +67,10 @@ class Exchanges:
         )
 
     async def answer(self, run_id: str, message_id: str, answer: str) -> bool:
-        """False if it is not open any more."""
+        """False if it is not open any more: answered, or asked by a run that has ended."""
         return await self._changed(
-            "UPDATE questions SET status = 'parent_replied', answer = ?, answered = ? "
-            "WHERE run_id = ? AND message_id = ? AND status = 'pending_parent_reply'",
+            "UPDATE questions SET status = 'parent_replied', answer = ?, answered = ? "  # noqa: S608 our own text
+            f"WHERE run_id = ? AND message_id = ? AND {_OPEN_QUESTION}",
             answer,
             time.time(),
             run_id,
@@ -87,8 +93,11 @@ class Exchanges:
         return _question(rows[0]) if rows else None
 
     async def questions(self, run_id: str = "", *, pending: bool = False) -> tuple[Question, ...]:
-        """Of one run, or of all, in the order they were asked."""
-        where = "status = 'pending_parent_reply'" if pending else "1"
+        """Of one run, or of all, in the order they were asked.
+
+        Those that wait for an answer are of runs that have not ended.
+        """
+        where = _OPEN_QUESTION if pending else "1"
         rows = await self._store.select(
             f"{_QUESTIONS} WHERE {where} AND (run_id = ? OR ? = '') ORDER BY asked, message_id",
             run_id,
@@ -98,9 +107,10 @@ class Exchanges:
 
     # Approvals
 
-    async def request(self, approval: Approval) -> None:
-        await self._store.write(
-            "INSERT OR REPLACE INTO approvals (call_id, run_id, tool, input, decision, asked, "
+    async def request(self, approval: Approval) -> bool:
+        """False if the run has asked about a call of this id before."""
+        return await self._changed(
+            "INSERT OR IGNORE INTO approvals (call_id, run_id, tool, input, decision, asked, "
             "deadline) VALUES (?, ?, ?, ?, ?, ?, ?)",
             approval.call_id,
             approval.run_id,
@@ -120,10 +130,10 @@ class Exchanges:
         new_input: dict[str, object] | None = None,
         message: str = "",
     ) -> bool:
-        """False if it has been decided already."""
+        """False if it has been decided already, or its run has ended."""
         return await self._changed(
-            "UPDATE approvals SET decision = ?, new_input = ?, message = ? "
-            "WHERE run_id = ? AND call_id = ? AND decision = 'pending'",
+            "UPDATE approvals SET decision = ?, new_input = ?, message = ? "  # noqa: S608 our own text
+            f"WHERE run_id = ? AND call_id = ? AND {_OPEN_APPROVAL}",
             decision,
             None if new_input is None else json.dumps(new_input),
             message,
@@ -138,8 +148,8 @@ class Exchanges:
         return _approval(rows[0]) if rows else None
 
     async def approvals(self, run_id: str = "", *, pending: bool = False) -> tuple[Approval, ...]:
-        """Of one run, or of all, in the order they were asked for."""
-        where = "decision = 'pending'" if pending else "1"
+        """Of one run, or of all, in the order they were asked for; see `questions`."""
+        where = _OPEN_APPROVAL if pending else "1"
         rows = await self._store.select(
             f"{_APPROVALS} WHERE {where} AND (run_id = ? OR ? = '') ORDER BY asked, call_id",
             run_id,
@@ -149,18 +159,21 @@ class Exchanges:
 
     # Orders
 
-    async def order(self, run_id: str, kind: str, text: str = "") -> None:
-        await self._store.write(
-            "INSERT INTO orders (run_id, kind, text, created) VALUES (?, ?, ?, ?)",
-            run_id,
+    async def order(self, run_id: str, kind: str, text: str = "") -> bool:
+        """False if the run has ended: nobody would carry it out."""
+        return await self._changed(
+            "INSERT INTO orders (run_id, kind, text, created) "  # noqa: S608 our own text
+            f"SELECT run_id, ?, ?, ? FROM runs WHERE run_id = ? AND {_UNDER_WAY}",
             kind,
             text,
             time.time(),
+            run_id,
         )
 
     async def open_orders(self) -> tuple[Order, ...]:
         rows = await self._store.select(
-            "SELECT order_id, run_id, kind, text FROM orders WHERE taken IS NULL ORDER BY order_id"
+            "SELECT order_id, run_id, kind, text FROM orders "  # noqa: S608 our own text
+            f"WHERE taken IS NULL AND {_OF_RUN_UNDER_WAY} ORDER BY order_id"
         )
         keys = ("order_id", "run_id", "kind", "text")
         return tuple(Order.model_validate(dict(zip(keys, row, strict=True))) for row in rows)

@@ -9,6 +9,7 @@ from orchestrator.engine.conversation import Conversation
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.record import Record
+from orchestrator.gateway.parent import Delegate
 from orchestrator.plan import Plan
 
 
@@ -21,6 +22,8 @@ class LiveRun:
     clock: Clock
     desk: Desk
     outcome: Outcome = field(default_factory=Outcome)
+    delegate: Delegate | None = None
+    """How its agent runs others, if it may."""
     conversation: Conversation | None = None
     """While there is somebody to talk to."""
 

@@ -5,6 +5,7 @@ What is known of them is in the store, and becomes their result: nothing that wa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from orchestrator.domain.events import Event
@@ -27,8 +28,9 @@ async def settle_lost(store: Store, alive: Callable[[str], bool]) -> tuple[RunRe
     for record in await store.unfinished():
         if record.owner and alive(record.owner):
             continue
-        result = lost_result(record, await store.events(record.run_id))
-        if await store.finish(result):
+        events = await store.events(record.run_id)
+        result = lost_result(record, events)
+        if await store.finish(result, (_last_event(result, events),)):
             ended.append(result)
     return tuple(ended)
 
@@ -55,6 +57,7 @@ def lost_result(record: RunRecord, events: tuple[Event, ...]) -> RunResult:
             cost_usd=cost,
             **{name: int(count) for name, count in counts.items()},
         ),
+        session=record.session,
         denied_hosts=tuple(
             dict.fromkeys(
                 f"{event.data.get('host')}:{event.data.get('port')}"
@@ -63,6 +66,17 @@ def lost_result(record: RunRecord, events: tuple[Event, ...]) -> RunResult:
             )
         ),
         log_tail=tuple(lines[-TAIL:]),
+    )
+
+
+def _last_event(result: RunResult, events: tuple[Event, ...]) -> Event:
+    return Event(
+        run_id=result.run_id,
+        seq=events[-1].seq + 1 if events else 1,
+        at=time.time(),
+        kind="ended",
+        text=result.message,
+        data={"status": result.status, "reason": result.reason},
     )
 
 

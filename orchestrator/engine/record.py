@@ -89,12 +89,17 @@ class Record:
     async def flush(self) -> None:
         """Have everything so far in the store."""
         with anyio.CancelScope(shield=True):  # cancelled in between, they would be nowhere
-            events, self._pending = self._pending, []
+            events = self.take()
             try:
                 if events:
                     await self._store.add_events(events)
             except StoreFailed:
                 log.exception("%d events of %s are not kept", len(events), self._run_id)
+
+    def take(self) -> tuple[Event, ...]:
+        """What is not in the store yet, for whoever brings it there."""
+        events, self._pending = tuple(self._pending), []
+        return events
 
     @property
     def tail(self) -> tuple[str, ...]:

@@ -168,10 +168,10 @@ async def conclude(live: LiveRun) -> RunResult:
     """The envelope, and the run's last event."""
     plan, record, outcome = live.plan, live.record, live.outcome
     good = outcome.status == "completed"
-    record.note(
+    await record.flush()
+    record.note(  # and to be kept together with the envelope
         "ended", outcome.message or outcome.status, status=outcome.status, reason=outcome.reason
     )
-    await record.flush()
     usage = outcome.usage
     return RunResult(
         run_id=plan.task.run_id,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets as random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,15 +30,28 @@ from orchestrator.engine.run import carry_out, conclude
 from orchestrator.engine.sessions import Sessions
 from orchestrator.engine.staging import Prepared, Staging
 from orchestrator.engine.store import Store
-from orchestrator.errors import CallerError, RunNotFound, SessionRefused, StoreFailed
+from orchestrator.errors import (
+    CallerError,
+    CallerRefused,
+    RunNotFound,
+    RunRefused,
+    SessionRefused,
+    StoreFailed,
+)
 from orchestrator.plan import Plan
 from orchestrator.redaction import Sought
 from orchestrator.workspace.apply import Applied
 
 log = logging.getLogger(__name__)
 
+MAX_DEPTH = 3
+"""Agents that run agents that run agents."""
+
 NEW_SESSION = "new"
 """As a session's name: one that has not been used before."""
+
+DEFAULT_SESSION = "default"
+"""The one that is used when nobody names one."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +121,10 @@ class Service:
         desk = Desk(task.run_id, self.store, self.exchanges, record, clock, agent.ask, self.news)
         await self.store.add_run(task)
         record.note("queued", f"{task.agent} for {task.caller}")
-        return Begun(prepared, LiveRun(prepared.plan, record, clock, desk))
+        live = LiveRun(prepared.plan, record, clock, desk)
+        if agent.subagents:
+            live.delegate = partial(self._delegate, live)
+        return Begun(prepared, live)
 
     async def carry(self, begun: Begun) -> RunResult:
         """Carry a task to its end."""
@@ -127,7 +145,7 @@ class Service:
         finally:
             with anyio.CancelScope(shield=True):  # whatever happened, it is kept
                 result = await conclude(live)
-                await self._finish(result)
+                await self._finish(result, live)
                 self.news.tell()
         return result
 
@@ -137,7 +155,7 @@ class Service:
         begun.live.outcome.fail(reason, message, status)
         with anyio.CancelScope(shield=True):
             result = await conclude(begun.live)
-            await self._finish(result)
+            await self._finish(result, begun.live)
             self.news.tell()
         return result
 
@@ -154,14 +172,44 @@ class Service:
 
     async def _carry_out(self, begun: Begun) -> None:
         prepared, live = begun.prepared, begun.live
-        turns = self._agent_turns[prepared.agent.name]
-        async with self._staging.turn(prepared), turns, self._turns:
+        async with self._staging.turn(prepared), self._place(prepared):
             await self.store.set_status(live.run_id, "running")
             await carry_out(live, self._staging.stage(prepared, live), self.copies)
 
-    async def _finish(self, result: RunResult) -> None:
+    @asynccontextmanager
+    async def _place(self, prepared: Prepared) -> AsyncIterator[None]:
+        """One of the places for runs; whose parent is a run has its parent's."""
+        if prepared.task.depth:
+            yield
+            return
+        async with self._agent_turns[prepared.agent.name], self._turns:
+            yield
+
+    async def _delegate(self, live: LiveRun, agent: str, prompt: str, context: str) -> str:
+        """Run an agent for another one, in what is left of its time."""
+        mine, task = live.plan.agent, live.plan.task
+        if agent not in mine.subagents:
+            raise CallerRefused(f"you may run {', '.join(mine.subagents)}, and not {agent!r}")
+        if task.depth >= MAX_DEPTH:
+            raise CallerRefused(f"agents run agents {MAX_DEPTH} deep at most; do it yourself")
+        child = Task(
+            agent=agent,
+            prompt=prompt,
+            context=context,
+            caller=mine.name,
+            timeout_seconds=max(1.0, live.clock.seconds - live.clock.spent),
+            parent_run_id=task.run_id,
+            depth=task.depth + 1,
+        )
+        live.record.note("delegated", f"{agent}: {prompt}", run_id=child.run_id)
+        result = await self.run(child)
+        if result.status != "completed":
+            raise RunRefused(f"{agent} {result.status} ({result.reason}): {result.message}")
+        return result.result if isinstance(result.result, str) else json.dumps(result.result)
+
+    async def _finish(self, result: RunResult, live: LiveRun) -> None:
         try:
-            await self.store.finish(result)
+            await self.store.finish(result, live.record.take())
         except StoreFailed:  # the caller gets the answer all the same
             log.exception("the result of %s is not kept", result.run_id)
 
@@ -177,6 +225,5 @@ def _in_session(agent: AgentSpec, task: Task) -> Task:
                 "`session: true` in its agent.md"
             )
         return task
-    if task.session == NEW_SESSION:
-        return task.model_copy(update={"session": f"s{random.token_hex(4)}"})
-    return task
+    name = f"s{random.token_hex(4)}" if task.session == NEW_SESSION else task.session
+    return task.model_copy(update={"session": name or DEFAULT_SESSION})

@@ -390,7 +390,8 @@ class Staging:
     def _reach(self, agent: AgentSpec) -> Reach:
         """Services that are open to nobody yet."""
         script = self._script_of(agent)
-        return Reach(self._models.access(upstream=script, server_tools=_server_tools(agent)))
+        model = self._models.access(upstream=script, server_tools=_server_tools(agent))
+        return Reach(model, agent.parent_tools)
 
     def _bind(self, reach: Reach, prepared: Prepared, live: LiveRun) -> None:
         """Open them to one run."""
@@ -415,8 +416,10 @@ class Staging:
                 is_direct=lambda host, port: rules.name(host, port).private,
             )
         reach.bind(egress, routes)
-        if agent.ask.whom != "nobody":
-            reach.parent.bind(live.desk.ask, lambda text, _: record.note("status", text))
+        if agent.parent_tools:
+            reach.parent.bind(
+                live.desk.ask, lambda text, _: record.note("status", text), live.delegate
+            )
 
 
 def workspace_owner(workspace: Path | None) -> User | None:

@@ -59,6 +59,8 @@ class RunRecord(Frozen):
     """The orchestrator process that has it, or had it."""
     prompt: str
     parent_run_id: str = ""
+    session: str = ""
+    """In which session it was to run; none if the agent has none."""
     created: float
     ended: float | None
     result: RunResult | None
@@ -254,7 +256,8 @@ def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
 
 _COLUMNS = (
     "run_id, agent, caller, status, reason, owner, json_extract(task, '$.prompt'), created, ended, "
-    "coalesce(json_extract(task, '$.parent_run_id'), '')"
+    "coalesce(json_extract(task, '$.parent_run_id'), ''), "
+    "coalesce(json_extract(task, '$.session'), '')"
 )
 _RUNS = f"SELECT {_COLUMNS}, result FROM runs"  # noqa: S608 our own text
 _RUNS_WITHOUT_RESULTS = f"SELECT {_COLUMNS}, NULL FROM runs"  # noqa: S608 the same
@@ -263,7 +266,7 @@ _RUNS_WITHOUT_RESULTS = f"SELECT {_COLUMNS}, NULL FROM runs"  # noqa: S608 the s
 def _record(row: tuple[str, ...]) -> RunRecord:
     keys = (
         *("run_id", "agent", "caller", "status", "reason", "owner", "prompt", "created", "ended"),
-        "parent_run_id",
+        *("parent_run_id", "session"),
     )
-    result = RunResult.model_validate_json(row[10]) if row[10] else None
+    result = RunResult.model_validate_json(row[11]) if row[11] else None
     return RunRecord.model_validate({**dict(zip(keys, row, strict=False)), "result": result})

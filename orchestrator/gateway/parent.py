@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import anyio
@@ -59,6 +59,9 @@ ALIVE_SECONDS = 15.0
 Ask = Callable[[str, str | None], Awaitable[str]]
 """A question and the answer to use when there is none in time -> the answer."""
 
+Delegate = Callable[[str, str, str], Awaitable[str]]
+"""An agent's name, a task, and what it should know besides -> the answer."""
+
 Tell = Callable[[str, str], None]
 """A summary of what is being done, and a word for its status, which may be empty."""
 
@@ -101,6 +104,23 @@ UPDATE_STATUS = {
     },
 }
 
+RUN_SUBAGENT = {
+    "name": "run_subagent",
+    "title": "Run a subagent",
+    "description": "Hand a task to another agent, and wait for its answer.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "agent_name": {"type": "string", "maxLength": STATUS_CHARS},
+            "prompt": {"type": "string", "maxLength": QUESTION_CHARS},
+            "context": {"type": "string", "maxLength": QUESTION_CHARS},
+        },
+        "required": ["agent_name", "prompt"],
+    },
+}
+
+TOOLS = (ASK_PARENT, UPDATE_STATUS, RUN_SUBAGENT)
+
 _JSON: Headers = (("content-type", "application/json"),)
 _EVENTS: Headers = (("content-type", "text/event-stream"), ("cache-control", "no-store"))
 
@@ -115,20 +135,28 @@ class ParentAccess:
     The server itself is always there, so that a CLI that was started early finds it.
     """
 
-    def __init__(self, ask: Ask | None = None, tell: Tell | None = None) -> None:
+    def __init__(
+        self,
+        ask: Ask | None = None,
+        tell: Tell | None = None,
+        *,
+        tools: Sequence[str] = ("ask_parent", "update_status"),
+    ) -> None:
         self._ask = ask
         self._tell = tell
+        self._delegate: Delegate | None = None
+        self._tools = tuple(tools)
         self._told = 0
         self._waiting: set[_Question] = set()
         self._room = Room(ROOM_BYTES)
 
-    def bind(self, ask: Ask, tell: Tell) -> None:
+    def bind(self, ask: Ask, tell: Tell, delegate: Delegate | None = None) -> None:
         """From now on questions and reports are this run's."""
-        self._ask, self._tell, self._told = ask, tell, 0
+        self._ask, self._tell, self._delegate, self._told = ask, tell, delegate, 0
 
     def revoke(self) -> None:
         """Nobody is there any more: what waits is given up, with a word to whoever waits."""
-        self._ask = self._tell = None
+        self._ask = self._tell = self._delegate = None
         for question in self._waiting:
             question.give_up()
 
@@ -161,7 +189,9 @@ class ParentAccess:
             session = ("mcp-session-id", secrets.token_hex(16))
             return _result(number, _introduction(params), session)
         if method == "tools/list":
-            return _result(number, {"tools": [ASK_PARENT, UPDATE_STATUS]})
+            return _result(
+                number, {"tools": [tool for tool in TOOLS if tool["name"] in self._tools]}
+            )
         if method == "ping":
             return _result(number, {})
         # Also of server/discover: a newer client takes it for "say initialize, then".
@@ -171,12 +201,14 @@ class ParentAccess:
         self, tasks: anyio.abc.TaskGroup, request: Request, number: int | str, params: Json
     ) -> Response:
         name, arguments = params.get("name"), _dict(params, "arguments")
-        if name not in ("ask_parent", "update_status"):
-            return _error(number, _INVALID_PARAMS, "there are only ask_parent and update_status")
+        if name not in self._tools:
+            there = " and ".join(self._tools) or "none"
+            return _error(number, _INVALID_PARAMS, f"there is no such tool; there are {there}")
         try:
             if name == "update_status":
                 return _result(number, _text(self._report(arguments)))
-            question = self._question(arguments, _key(request, number))
+            waits = self._errand if name == "run_subagent" else self._question
+            question = waits(arguments, _key(request, number))
         except _Unusable as exc:
             return _result(number, _text(str(exc), is_error=True))
         self._waiting.add(question)
@@ -203,6 +235,16 @@ class ParentAccess:
         if len(self._waiting) >= MAX_WAITING:
             raise _Unusable(f"{MAX_WAITING} questions wait already; let one be answered first")
         return _Question(key, partial(self._ask, text, default or None))
+
+    def _errand(self, arguments: Mapping[str, object], key: tuple[str, object]) -> _Question:
+        agent = _argument(arguments, "agent_name", STATUS_CHARS)
+        prompt = _argument(arguments, "prompt", QUESTION_CHARS)
+        context = _argument(arguments, "context", QUESTION_CHARS, optional=True)
+        if self._delegate is None:
+            raise _Unusable(NOBODY)
+        if len(self._waiting) >= MAX_WAITING:
+            raise _Unusable(f"{MAX_WAITING} wait already; let one of them end first")
+        return _Question(key, partial(self._delegate, agent, prompt, context))
 
     async def _let_go(self, question: _Question) -> None:
         question.give_up()  # whoever asked may have gone

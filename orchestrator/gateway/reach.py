@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import EGRESS_PORT, MODEL_PORT, PARENT_PORT, ROUTES_PORT
 from orchestrator.gateway.egress import EgressAccess
@@ -17,12 +19,12 @@ class Reach:
     nobody before, between and after.
     """
 
-    def __init__(self, model: ModelAccess) -> None:
+    def __init__(self, model: ModelAccess, parent_tools: Sequence[str] = ()) -> None:
         self.model = model
         """Its token is in the container for good; what it opens is decided here."""
         self.egress: EgressAccess | None = None
         self.routes: RouteAccess | None = None
-        self.parent = ParentAccess()
+        self.parent = ParentAccess(tools=parent_tools)
         """There before anybody asks: the CLI looks for it when it starts."""
         self.sought = Sought(model.token)
         """For whoever keeps a record: to make this takes longer than most of what a run waits for,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from orchestrator.domain.agent import AgentSpec, McpServer
 from orchestrator.domain.container import HOME, File, Launch
@@ -108,7 +109,7 @@ def launch(
         *("claude", "-p", "--verbose"),
         *("--input-format", "stream-json", "--output-format", "stream-json"),
         *("--setting-sources", "", "--strict-mcp-config", "--mcp-config", MCP_FILE),
-        *_approval_flags(ask_rules, approvals=approvals),
+        *_approval_flags(agent, ask_rules, approvals=approvals),
         *_permission_flags(
             agent, [s.name for s in mcp_servers] + [PARENT] * (parent_url is not None), ask_rules
         ),
@@ -123,6 +124,16 @@ def launch(
     for argument in argv:
         _utf8(agent, f"the argument {argument[:40]!r}", argument)
     return Launch(argv=tuple(argv), env=_merged(agent, env, own), cwd=cwd, files=tuple(placed))
+
+
+def is_asked_about(
+    asked: PermissionAsked, allow_rules: Sequence[str], ask_rules: Sequence[str]
+) -> bool:
+    """Whether the author said to ask about this call. The CLI also asks where no rule says so."""
+    if asked.why == "rule" or asked.tool in _whole_tools(ask_rules):
+        return True
+    # Of a tool that is allowed as a whole, no part waits for want of a rule.
+    return asked.why == "parts" and asked.tool in _whole_tools(allow_rules)
 
 
 def history_file(session_id: str, cwd: str) -> str:
@@ -335,7 +346,15 @@ def _from_request(request_id: str, request: Mapping[str, object]) -> Sign:
         call_id=_str(request, "tool_use_id"),
         tool=_str(request, "tool_name"),
         input=_input(request, "input"),
+        why=_why_asked(request),
     )
+
+
+def _why_asked(request: Mapping[str, object]) -> Literal["rule", "parts", "no_rule"]:
+    # 2.1.325 names the rule even where it has another reason besides.
+    if request.get("decision_reason_type") == "rule" or _dict(request, "matched_ask_rule"):
+        return "rule"
+    return "parts" if request.get("decision_reason_type") == "subcommandResults" else "no_rule"
 
 
 def _reason(event: Mapping[str, object], fault: str) -> Reason:
@@ -441,32 +460,53 @@ def _literal(text: str) -> str:
     return text.replace("${", f"${{{_DOLLAR}}}{{")
 
 
-def _approval_flags(ask_rules: Sequence[str], *, approvals: bool) -> list[str]:
-    mode = ["--permission-mode", "dontAsk"]
+def _approval_flags(agent: AgentSpec, ask_rules: Sequence[str], *, approvals: bool) -> list[str]:
+    flags = ["--permission-mode", "dontAsk"]
     if approvals:
-        mode = ["--permission-mode", "default", "--permission-prompt-tool", "stdio"]
+        flags = ["--permission-mode", "default", "--permission-prompt-tool", "stdio"]
     if ask_rules:
-        ask = ["Bash(**)" if rule in _ALL_OF_BASH else rule for rule in ask_rules]
-        mode.append("--settings=" + json.dumps({"permissions": {"ask": ask}}))
-    return mode
+        parted = _parted_tools(agent, ask_rules)
+        ask = [_EVERY_CALL[tool] for tool in parted]
+        ask += [rule for rule in ask_rules if _tool(rule) not in parted]
+        flags.append("--settings=" + json.dumps({"permissions": {"ask": ask}}))
+    return flags
 
 
-_ALL_OF_BASH = ("Bash", "Bash(*)")
-"""Of a rule that asks about these 2.1.197 says that it goes before one that denies a command."""
+_EVERY_CALL = {"Bash": "Bash(**)", "WebFetch": "WebFetch(domain:*)"}
+"""Rules that ask about every call of a tool, and still let one go first that denies some of them:
+with "Bash" or "Bash(*)", 2.1.197 asks about what is denied, and runs it when told to."""
+
+
+def _parted_tools(agent: AgentSpec, ask_rules: Sequence[str]) -> list[str]:
+    """Tools that are asked about as a whole, and denied in part."""
+    denied = {_tool(rule) for rule in agent.permissions.deny}
+    whole = _whole_tools(ask_rules)
+    return [tool for tool in _EVERY_CALL if tool in denied and tool in whole]
+
+
+def _whole_tools(rules: Sequence[str]) -> frozenset[str]:
+    return frozenset(_tool(rule) for rule in rules if "(" not in rule or rule.endswith("(*)"))
+
+
+def _tool(rule: str) -> str:
+    return rule.partition("(")[0]
 
 
 def _permission_flags(
     agent: AgentSpec, servers: Sequence[str], ask_rules: Sequence[str]
 ) -> list[str]:
     # As arguments and not in a settings file, which the agent could rewrite.
-    allow, deny = list(agent.permissions.allow), agent.permissions.deny
-    tools = [rule.partition("(")[0] for rule in allow]
+    deny = agent.permissions.deny
+    tools = [_tool(rule) for rule in agent.permissions.allow]
+    # Else 2.1.197 takes "(touch x)" for something else than every call, and runs it.
+    parted = _parted_tools(agent, ask_rules)
+    allow = [rule for rule in agent.permissions.allow if _tool(rule) not in parted]
     for server in servers:
         rule = "mcp__" + re.sub(r"[^A-Za-z0-9_-]", "_", server)  # as the CLI spells it
         named = any(tool == rule or tool.startswith(rule + "__") for tool in tools)
         if not named and rule not in deny:
             allow.append(rule)
-    asked = [rule.partition("(")[0] for rule in ask_rules]
+    asked = (_tool(rule) for rule in ask_rules)
     seen = dict.fromkeys(tool for tool in (*tools, *asked) if not tool.startswith("mcp__"))
     flags = [f"--tools={','.join(seen)}"]
     if allow:

@@ -68,6 +68,9 @@ class PermissionAsked(Frozen):
     """Of the ToolCalled that it is about."""
     tool: str
     input: dict[str, object] = {}
+    why: Literal["rule", "parts", "no_rule"] = "no_rule"
+    """A rule says to ask about it; or it has several parts, and some of them may not simply run,
+    for either reason; or no rule covers it, and whoever is asked would be the first to allow it."""
 
 
 class PermissionWithdrawn(Frozen):

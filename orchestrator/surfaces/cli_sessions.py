@@ -45,7 +45,7 @@ def list_(*, as_json: Json = False) -> None:
 
 @sessions_app.command("show")
 def show_session(session: Session, *, as_json: Json = False) -> None:
-    """Print one session: its state, its conversation, its owner."""
+    """Print one session: its state, its conversation, how long it stays."""
     import anyio
 
     row = _found(anyio.run(_rows), session)

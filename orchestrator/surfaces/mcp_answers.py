@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import mcp.types as t
 from pydantic import BaseModel, ConfigDict
@@ -55,6 +57,23 @@ def plain(text: str, document: dict[str, object] | None = None) -> t.CallToolRes
 def refusal(exc: OrchestratorError) -> t.CallToolResult:
     error = {"error": {"code": exc.code, "message": str(exc)}}
     return t.CallToolResult(content=[_text(str(exc))], structured_content=error, is_error=True)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def told(tool: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R | t.CallToolResult]]:
+    """A tool whose errors are answers: one sentence, and a code for programs."""
+
+    @wraps(tool)
+    async def answered(*args: P.args, **kwargs: P.kwargs) -> R | t.CallToolResult:
+        try:
+            return await tool(*args, **kwargs)
+        except OrchestratorError as exc:
+            return refusal(exc)
+
+    return answered
 
 
 # One run
@@ -139,7 +158,8 @@ def _standing(view: TaskView) -> Iterator[str]:
     """What is to be said of a run that has not ended."""
     yield f"{view.agent} is {_status(view)}, run_id {view.run_id}."
     for question in view.questions:
-        yield f"It asks ({question.message_id}): {visible(question.question)}"
+        yield f"It asks ({question.message_id}):"
+        yield from (f"> {line}" for line in visible(question.question).splitlines())
     for call in view.approvals:
         wanted = visible(_json(_bounded(call.input)))
         yield f"It wants to use {visible(call.tool)} ({call.call_id}): {wanted}"
@@ -147,10 +167,16 @@ def _standing(view: TaskView) -> Iterator[str]:
 
 
 def _status(view: TaskView) -> RunStatus:
-    """What it waits for shows a moment before its status says so."""
+    """What it waits for, or has been given, shows a moment before its status says so."""
     if view.questions:
         return "waiting_parent_reply"
-    return "paused" if view.approvals else view.status
+    if view.approvals:
+        return "paused"
+    given: dict[RunStatus, RunStatus] = {
+        "waiting_parent_reply": "parent_replied",
+        "paused": "running",
+    }
+    return given.get(view.status, view.status)
 
 
 def _said(result: RunResult) -> str:

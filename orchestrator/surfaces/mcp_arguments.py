@@ -10,7 +10,9 @@ from typing import Annotated
 from mcp.server.mcpserver.tools import Tool
 from pydantic import BeforeValidator, ValidationError
 
+from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
+from orchestrator.engine.service import Service
 from orchestrator.errors import CallerError, MountRefused
 
 OptionalText = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
@@ -34,7 +36,7 @@ def strict(tool: Tool) -> Tool:
     return tool
 
 
-def asked_task(  # noqa: PLR0913 as many as the tool has
+def asked_task(
     caller: str,
     agent: str,
     prompt: str,
@@ -65,6 +67,20 @@ def absolute(text: str) -> Path:
     if not path.is_absolute() or "\0" in text:
         raise MountRefused(f"{text!r} is not an absolute path; give one from / on")
     return path
+
+
+def agents_for(service: Service, caller: str) -> list[AgentSpec]:
+    """Those that this caller may run; of the others it need not know."""
+    agents = service.agents.current().agents.values()
+    return [agent for agent in agents if caller in agent.allowed_callers]
+
+
+def check_known(service: Service, task: Task) -> None:
+    """AgentNotFound, with the names that this caller may know."""
+    catalog = service.agents.current()
+    if task.agent not in catalog.agents:
+        mine = {agent.name: agent for agent in agents_for(service, task.caller)}
+        catalog.model_copy(update={"agents": mine}).agent(task.agent)
 
 
 def named_tasks(given: list[str] | str) -> list[str]:

@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse
 
 from orchestrator.app import open_orchestrator
 from orchestrator.engine.service import Service
+from orchestrator.engine.tasks import Tasks
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp_server import build_server
@@ -40,13 +41,15 @@ async def serve(settings: Settings, address: str) -> None:
     host, port = _checked(settings, address)
     with _bound(host, port) as listener:
         port = listener.getsockname()[1]
-        async with open_orchestrator(settings) as service:
-            await _serve(settings, service, listener, _url(host, port))
+        async with open_orchestrator(settings) as service, Tasks(service) as runs:
+            await _serve(settings, service, runs, listener, _url(host, port))
 
 
-async def _serve(settings: Settings, service: Service, listener: socket.socket, url: str) -> None:
+async def _serve(
+    settings: Settings, service: Service, runs: Tasks, listener: socket.socket, url: str
+) -> None:
     auth = _auth(settings, url) if settings.http_tokens else {}
-    server, notices = build_server(service, lambda: _caller(settings), **auth)
+    server, watch = build_server(service, runs, lambda: _caller(settings), settings, **auth)
 
     @server.custom_route("/health", methods=["GET"])  # type: ignore[untyped-decorator]  # the SDK
     async def health(_: Request) -> JSONResponse:
@@ -56,7 +59,7 @@ async def _serve(settings: Settings, service: Service, listener: socket.socket, 
     web = _Web(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, web)
-        tasks.start_soon(notices.watch)
+        tasks.start_soon(watch)
         tasks.start_soon(service.keep_warm)
         print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
         await web.serve([listener])

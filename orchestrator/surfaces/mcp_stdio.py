@@ -10,6 +10,7 @@ import anyio
 from mcp.server.stdio import stdio_server
 
 from orchestrator.app import open_orchestrator
+from orchestrator.engine.tasks import Tasks
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp_server import build_server
 
@@ -17,13 +18,13 @@ from orchestrator.surfaces.mcp_server import build_server
 async def serve(settings: Settings) -> None:
     """Serve until stdin ends, SIGTERM or SIGINT; runs under way are cancelled, containers gone."""
     async with stdio_server() as (reader, writer), anyio.create_task_group() as tasks:
-        async with open_orchestrator(settings) as service:
-            server, notices = build_server(service, lambda: settings.caller)
+        async with open_orchestrator(settings) as service, Tasks(service) as runs:
+            server, watch = build_server(service, runs, lambda: settings.caller, settings)
             low = server._lowlevel_server  # noqa: SLF001 its public run() minds no signal
             options = low.create_initialization_options()
             with anyio.CancelScope() as scope:
                 tasks.start_soon(_cancel_on_signal, scope)
-                tasks.start_soon(notices.watch)
+                tasks.start_soon(watch)
                 tasks.start_soon(service.keep_warm)
                 await low.run(reader, writer, options)
         if scope.cancelled_caught:

@@ -112,9 +112,11 @@ class Rig:
         return self.reach.model.token
 
     async def run(self, *argv: str, stdin: bytes = b"", cwd: str = "/tmp") -> Completed:
-        launch = Launch(argv=argv, env=self.env, cwd=cwd)
         with anyio.fail_after(PATIENCE):
-            return await self.container.run(launch, stdin)
+            return await self.container.run(self.launch(*argv, cwd=cwd), stdin)
+
+    def launch(self, *argv: str, cwd: str = "/tmp") -> Launch:
+        return Launch(argv=argv, env=self.env, cwd=cwd)
 
     async def sh(self, script: str) -> str:
         done = await self.run("bash", "-c", script)

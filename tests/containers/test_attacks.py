@@ -20,6 +20,7 @@ from orchestrator.domain.container import MIB, ContainerSpec, Launch, Limits, Tm
 from orchestrator.errors import SpawnFailed, WireLost
 from orchestrator.wire import warden as w
 from orchestrator.wire.streams import Stream
+from tests.attacks.mark import attack
 
 PATIENCE = 180
 HOST_GROWTH_BYTES = 96 * MIB
@@ -79,6 +80,11 @@ def c(name, *args):
 """
 
 
+@attack(
+    "wire",
+    "signal, trace, limit, slow down, read or write PID 1, or become root",
+    "EPERM, EACCES or EROFS each time; PID 1 answers, and so does the neighbour",
+)
 @pytest.mark.parametrize(
     ("attack", "refused"),
     [
@@ -122,6 +128,11 @@ async def test_the_warden_cannot_be_touched_from_inside(
     assert await answers(box)
 
 
+@attack(
+    "wire",
+    "kill PID 1, or take its descriptors, by a pidfd",
+    "EPERM; the wire goes on",
+)
 async def test_a_pidfd_gives_no_way_into_the_warden(box: Container) -> None:
     code = TRY + "fd = os.pidfd_open(1)\nprint(attempt(lambda: signal.pidfd_send_signal(fd, 9)))\n"
     code += "print(attempt(c('syscall', 438, fd, 1, 0)))"  # pidfd_getfd
@@ -131,6 +142,11 @@ async def test_a_pidfd_gives_no_way_into_the_warden(box: Container) -> None:
     assert await answers(box)
 
 
+@attack(
+    "processes and resources",
+    "look for a capability, a second group or a set-user-ID program",
+    "none is there; no_new_privs and a seccomp filter are on",
+)
 async def test_the_agent_has_no_capability_and_cannot_gain_one(box: Container) -> None:
     done = await box.run(Launch(argv=("cat", "/proc/self/status")))
     lines = done.stdout.decode().splitlines()
@@ -145,6 +161,11 @@ async def test_the_agent_has_no_capability_and_cannot_gain_one(box: Container) -
     assert setuid.stdout == b""
 
 
+@attack(
+    "processes and resources",
+    "fork without end",
+    "EAGAIN, also for what we start; killing all mends it, the neighbour notices nothing",
+)
 async def test_using_up_all_pids_is_an_answer_and_kill_all_mends_it(
     box: Container, bystander: Container
 ) -> None:
@@ -164,6 +185,11 @@ async def _run_until_refused(box: Container) -> None:
             await box.run(Launch(argv=("true",)))
 
 
+@attack(
+    "processes and resources",
+    "take all memory",
+    "the hog is killed and it is reported; the container and the neighbour answer",
+)
 async def test_using_up_all_memory_kills_the_hog_and_is_reported(
     box: Container, bystander: Container
 ) -> None:
@@ -175,6 +201,11 @@ async def test_using_up_all_memory_kills_the_hog_and_is_reported(
     await box.fate.out_of_memory.wait()
 
 
+@attack(
+    "processes and resources",
+    "open files without end",
+    "EMFILE at the limit; the container answers",
+)
 async def test_using_up_all_descriptors_hurts_only_oneself(
     box: Container, bystander: Container
 ) -> None:
@@ -187,6 +218,11 @@ async def test_using_up_all_descriptors_hurts_only_oneself(
     assert await answers(box)
 
 
+@attack(
+    "wire",
+    "open 10,000 connections to a relay",
+    "only so many are open at once outside; the next one is answered in its turn",
+)
 async def test_ten_thousand_relay_connections_hurt_nobody(
     box: Container, bystander: Container
 ) -> None:
@@ -228,6 +264,11 @@ print(s.recv(100).decode())
     assert done.stdout.strip() == b"still there?", done.stderr.decode()
 
 
+@attack(
+    "wire",
+    "never read what 100 connections are sent",
+    "each holds one window; other streams go on",
+)
 async def test_relay_connections_that_are_never_read_hold_a_window_each(
     box: Container, bystander: Container
 ) -> None:
@@ -247,6 +288,11 @@ print("held", flush=True); time.sleep(600)
         assert await answers(bystander)
 
 
+@attack(
+    "wire",
+    "write frames of the wire to standard output",
+    "they arrive as output, byte for byte, and mean nothing",
+)
 async def test_frames_forged_on_a_process_stdout_are_only_its_output(box: Container) -> None:
     forged = w.encode(w.EXIT, 1, b"\0\0\0\0") + w.encode(w.KILLED, 0) + bytes(range(256))
     done = await box.run(python(f"import sys; sys.stdout.buffer.write({forged!r})"))
@@ -255,6 +301,11 @@ async def test_frames_forged_on_a_process_stdout_are_only_its_output(box: Contai
     assert await answers(box)
 
 
+@attack(
+    "processes and resources",
+    "fill /tmp, the home and /dev/shm",
+    "ENOSPC at their sizes; the container answers",
+)
 async def test_filling_scratch_space_is_a_full_disk_and_nothing_worse(
     box: Container, bystander: Container
 ) -> None:
@@ -264,6 +315,11 @@ async def test_filling_scratch_space_is_a_full_disk_and_nothing_worse(
         assert await answers(box)
 
 
+@attack(
+    "files, links and archives",
+    "write anywhere but to scratch space",
+    "refused everywhere, PID 1's own program included",
+)
 async def test_nothing_but_scratch_space_can_be_written(box: Container) -> None:
     places = "/ /usr /usr/bin /etc /opt/orchestrator /var/tmp /run /mnt /workspace /dev /proc /sys"
     code = f"for d in {places}; do touch $d/x 2>/dev/null && echo $d; done; true"
@@ -279,6 +335,11 @@ async def test_a_program_can_open_its_own_standard_streams(box: Container) -> No
     assert (done.stdout, done.stderr) == (b"hello\n", b"hello\n")
 
 
+@attack(
+    "processes and resources",
+    "write a gigabyte to standard output",
+    "all of it passes; the process outside does not grow with it",
+)
 async def test_a_gigabyte_on_stdout_passes_through_a_bounded_host(
     box: Container, bystander: Container
 ) -> None:
@@ -293,6 +354,11 @@ async def test_a_gigabyte_on_stdout_passes_through_a_bounded_host(
     assert peak - before < HOST_GROWTH_BYTES
 
 
+@attack(
+    "wire",
+    "flood a stream that nobody reads",
+    "it stops at its window; other streams go on",
+)
 async def test_a_flood_that_nobody_reads_stops_at_its_window(
     box: Container, bystander: Container
 ) -> None:
@@ -303,6 +369,11 @@ async def test_a_flood_that_nobody_reads_stops_at_its_window(
         assert process.stdout._waiting == w.WINDOW
 
 
+@attack(
+    "processes and resources",
+    "escape the process group and ignore every signal",
+    "killing all gets them all",
+)
 async def test_processes_that_escape_their_group_do_not_escape_kill_all(box: Container) -> None:
     code = """
 import os, signal, time
@@ -324,6 +395,11 @@ time.sleep(600)
     assert len(listed.stdout.split()) <= 3  # PID 1, sh and ls
 
 
+@attack(
+    "processes and resources",
+    "fill memory and scratch space at once",
+    "whoever is killed for it, it is told as memory, and nothing is left",
+)
 async def test_a_full_memory_and_full_scratch_space_end_in_an_answer(
     runtime: DockerRuntime, bystander: Container, image: str
 ) -> None:

@@ -180,3 +180,25 @@ async def test_a_tool_call_waits_for_somebodys_word(harness: Harness) -> None:
         assert (view.status, view.result.result) == ("completed", "three")
         with pytest.raises(RunRefused, match="no tool call"):
             await tasks.decide(run_id, "main", approve=[call.call_id])
+
+
+async def test_an_agent_runs_another_one_if_both_authors_say_so(harness: Harness) -> None:
+    steps: Steps = [
+        {
+            "tool": "mcp__parent__run_subagent",
+            "input": {"agent_name": "worker", "prompt": "{last_user_text}!"},
+        },
+        {"text": "{last_tool_result}"},
+    ]
+    service = harness.service(steps, subagents=["worker"], allowed_callers=["main", "worker"])
+    async with Tasks(service) as tasks:
+        run_id = await tasks.start(task("go"))
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        assert view.result is not None
+        assert view.status == "completed", view
+        assert "agents run agents 3 deep at most" in str(view.result.result)
+        runs = await tasks.list()
+        by_prompt = {run.prompt: run for run in runs}
+        assert set(by_prompt) == {"go", "go!", "go!!", "go!!!"}
+        assert by_prompt["go!"].parent_run_id == run_id
+        assert by_prompt["go!!"].caller == "worker"

@@ -161,6 +161,22 @@ CASES = {
         ask=("Bash",),
         decide=allow,
     ),
+    "asked_and_denied_in_a_subshell": Case(
+        (Use("Bash", {"command": "(mkdir b && touch a)"}), DONE),
+        allow=("Bash",),
+        deny=("Bash(touch:*)",),
+        ask=("Bash",),
+        decide=deny,
+    ),
+    "asked_of_parts": Case(
+        (Use("Bash", {"command": "mkdir d && touch a"}), DONE),
+        allow=("Bash",),
+        ask=("Bash(touch:*)",),
+        decide=deny,
+    ),
+    "asked_of_mcp": Case(
+        (question("Which colour?"), DONE), ask=("mcp__parent",), decide=deny, parent=True
+    ),
     "asked_together": Case(
         (
             Together((Use("Bash", {"command": "touch a"}), Use("Bash", {"command": "touch b"}))),

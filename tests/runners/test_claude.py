@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,10 @@ from orchestrator.errors import AgentInvalid
 from orchestrator.runners import claude
 from orchestrator.runners.signs import (
     ControlAnswered,
+    ControlAsked,
     Noise,
+    PermissionAsked,
+    PermissionWithdrawn,
     Ready,
     Retrying,
     Said,
@@ -54,7 +58,13 @@ def recorded(version: str, case: str) -> list[Sign]:
 
 
 def ended(
-    reason: Reason, text: str, *, turns: int = 1, usd: float = 0.0, denied: str = "", call: int = 1
+    reason: Reason,
+    text: str,
+    *,
+    turns: int = 1,
+    usd: float = 0.0,
+    denied: str = "",
+    call: int | str = 1,
 ) -> TurnEnded:
     denial = ToolCalled(id=f"toolu_{call}", tool="Bash", input={"command": denied})
     return TurnEnded(
@@ -98,6 +108,9 @@ CLOSED = "API Error: Connection closed mid-response. The response above may be i
 NO_JSON = "API Error: Failed to parse JSON"
 NO_NAME = "API Error: JSON Parse error: Property name must be a string literal"
 BROKE_OFF = "the model's answer broke off"
+REFUSED_QUESTION = ToolCalled(
+    id="toolu_1", tool="mcp__parent__ask_parent", input={"question": "Which colour?"}
+)
 STOPPED = "the turn was interrupted"
 RATE = "API Error: Request rejected (429) · scripted 429"
 AUTH = "Failed to authenticate. API Error: 401 scripted 401"
@@ -167,6 +180,28 @@ ENDINGS: dict[str, dict[str, tuple[TurnEnded, ...]]] = {
     ),
     "unknown_tool": both(done(2)),
     "failed_mcp": both(done()),
+    "approved": both(done(2)),
+    "approved_edited": both(done(2)),
+    "rejected": both(done(2, denied="touch a")),
+    "asked_unmentioned": both(done(2, denied="touch a")),
+    "asked_and_denied_by_rule": both(done(2, denied="touch a")),
+    "asked_and_denied_in_a_subshell": both(done(2, denied="(mkdir b && touch a)")),
+    "asked_of_parts": both(done(2, denied="mkdir d && touch a")),
+    "asked_of_mcp": both(done(2).model_copy(update={"denials": (REFUSED_QUESTION,)})),
+    "asked_together": both(
+        ended("ok", "All done.", turns=3, usd=2 * CALL_USD, denied="touch b", call="1b")
+    ),
+    "asked_interrupted": both(
+        ended("cancelled", STOPPED, turns=3, usd=CALL_USD, denied="touch a"),
+        ended("ok", "Back again.", usd=2 * CALL_USD),
+    ),
+    "parent_asked": both(done(2)),
+    "parent_asked_twice_at_once": both(ended("ok", "All done.", turns=3, usd=2 * CALL_USD)),
+    "parent_told": both(done(2)),
+    "parent_interrupted": both(
+        ended("cancelled", STOPPED, turns=3, usd=CALL_USD),
+        ended("ok", "Back again.", usd=2 * CALL_USD),
+    ),
 }
 
 
@@ -216,6 +251,158 @@ def test_an_interrupt_is_answered_and_the_next_turn_works(version: str) -> None:
     first = ["ready", "tool_called", "control_answered", "tool_returned", "turn_ended"]
     assert kinds == [*first, "ready", "said", "turn_ended"]
     assert ControlAnswered(request_id="stop-1") in recorded(version, "interrupt")
+
+
+ASKED = PermissionAsked(
+    request_id="00000000-0000-4000-8000-000000000003",
+    call_id="toolu_1",
+    tool="Bash",
+    input={"command": "touch a"},
+    why="rule",
+)
+
+
+def asked(version: str, case: str) -> list[PermissionAsked]:
+    return [sign for sign in recorded(version, case) if isinstance(sign, PermissionAsked)]
+
+
+def returned(version: str, case: str) -> list[tuple[str, bool]]:
+    signs = recorded(version, case)
+    return [(sign.text, sign.is_error) for sign in signs if isinstance(sign, ToolReturned)]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_a_call_that_a_rule_asks_about_waits_though_another_rule_allows_it(version: str) -> None:
+    assert asked(version, "approved") == [ASKED]
+    assert returned(version, "approved") == [("(Bash completed with no output)", False)]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_what_runs_is_the_input_that_was_allowed(version: str) -> None:
+    assert asked(version, "approved_edited")[0].input == {"command": "echo original"}
+    assert returned(version, "approved_edited") == [("edited", False)]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_an_agent_whose_call_is_refused_reads_why(version: str) -> None:
+    assert asked(version, "rejected") == [ASKED]
+    assert returned(version, "rejected") == [("Not on a Sunday.", True)]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_a_rule_that_denies_goes_before_one_that_asks(version: str) -> None:
+    denied = "Permission to use Bash with command touch a has been denied."
+    assert asked(version, "asked_and_denied_by_rule") == []
+    assert returned(version, "asked_and_denied_by_rule") == [(denied, True)]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_a_subshell_is_no_way_around_being_asked(version: str) -> None:
+    # 2.1.197 does not see what is in it, and asks; 2.1.325 does, and denies it by the rule.
+    text = "Permission to use Bash with command (mkdir b && touch a) has been denied."
+    answer = "Not on a Sunday." if version == OLD else text
+    assert returned(version, "asked_and_denied_in_a_subshell") == [(answer, True)]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_it_is_told_whether_a_rule_made_the_cli_ask(version: str) -> None:
+    why = {
+        case: asked(version, case)[0].why
+        for case in ("approved", "asked_of_mcp", "asked_of_parts", "asked_unmentioned")
+    }
+    assert why == {
+        "approved": "rule",
+        "asked_of_mcp": "rule",
+        "asked_of_parts": "parts",
+        "asked_unmentioned": "no_rule",
+    }
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_two_calls_of_one_message_are_decided_each_by_itself(version: str) -> None:
+    assert [one.call_id for one in asked(version, "asked_together")] == ["toolu_1", "toolu_1b"]
+    assert returned(version, "asked_together") == [
+        ("(Bash completed with no output)", False),
+        ("Not on a Sunday.", True),
+    ]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_an_interrupt_withdraws_the_question_and_an_answer_that_comes_late_does_nothing(
+    version: str,
+) -> None:
+    signs = recorded(version, "asked_interrupted")
+    first = ["ready", "tool_called", "permission_asked", "permission_withdrawn"]
+    first += ["control_answered", "tool_returned", "turn_ended"]
+    assert [sign.kind for sign in signs] == [*first, "ready", "said", "turn_ended"]
+    assert PermissionWithdrawn(request_id=ASKED.request_id) in signs
+    assert "The tool use was rejected" in returned(version, "asked_interrupted")[0][0]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_a_question_to_the_parent_comes_back_with_its_answer(version: str) -> None:
+    ready = recorded(version, "parent_asked")[0]
+    tools = ("mcp__parent__ask_parent", "mcp__parent__update_status")
+    assert isinstance(ready, Ready)
+    assert (ready.tools, ready.mcp_servers) == (tools, {"parent": "connected"})
+    assert returned(version, "parent_asked") == [("You asked: Which colour?", False)]
+    assert returned(version, "parent_told") == [("reported", False)]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_two_questions_of_one_message_wait_at_the_same_time(version: str) -> None:
+    # The first of them was answered after the second.
+    assert sorted(returned(version, "parent_asked_twice_at_once")) == [
+        ("You asked: Which colour?", False),
+        ("You asked: Which size?", False),
+    ]
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_a_question_is_no_obstacle_to_an_interrupt(version: str) -> None:
+    kinds = [sign.kind for sign in recorded(version, "parent_interrupted")]
+    first = ["ready", "tool_called", "control_answered", "tool_returned", "turn_ended"]
+    assert kinds == [*first, "ready", "said", "turn_ended"]
+
+
+@pytest.mark.parametrize(
+    ("allow", "ask", "why", "is_it"),
+    [
+        ((), ("Bash(touch:*)",), "rule", True),
+        ((), ("Bash(touch:*)",), "parts", False),
+        (("Bash(ls:*)",), ("Bash(touch:*)",), "parts", False),
+        (("Bash",), ("Bash(touch:*)",), "parts", True),
+        (("Bash",), ("Bash(touch:*)",), "no_rule", False),
+        ((), ("Bash",), "parts", True),
+        ((), ("Bash(*)",), "no_rule", True),
+        ((), ("Write",), "no_rule", False),
+        ((), (), "no_rule", False),
+    ],
+)
+def test_only_what_the_author_said_to_ask_about_may_be_asked(
+    allow: tuple[str, ...],
+    ask: tuple[str, ...],
+    why: Literal["rule", "parts", "no_rule"],
+    is_it: bool,
+) -> None:
+    call = ASKED.model_copy(update={"why": why})
+    assert claude.is_asked_about(call, allow, ask) is is_it
+
+
+def test_a_request_of_the_cli_that_we_do_not_know_is_told_by_its_id() -> None:
+    for request in ({"subtype": "x" * 500}, {"subtype": "can_use_tool", "input": "no"}, "no", None):
+        event = {"type": "control_request", "request_id": "r1", "request": request}
+        (sign,) = parse(line(event))
+        assert isinstance(sign, ControlAsked)
+        assert (sign.request_id, len(sign.what) <= 100) == ("r1", True)
+    assert isinstance(parse(line({"type": "control_request"}))[0], Noise)
+    assert isinstance(parse(line({"type": "control_cancel_request"}))[0], Noise)
+
+
+def test_a_tool_that_takes_long_is_not_noise() -> None:
+    # 2.1.325, every 30 s
+    beat = {"type": "tool_progress", "tool_use_id": "toolu_1-heartbeat-0", "heartbeat": True}
+    assert parse(line(beat)) == []
 
 
 @pytest.mark.parametrize("version", BOTH)
@@ -307,8 +494,11 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 KEYS = ("subtype", "message", "content", "error", "errors", "response", "request_id", "result")
+KEYS += ("request",)
 MORE = ("is_error", "stop_reason", "num_turns", "total_cost_usd", "tools", "mcp_servers", "attempt")
-TYPES = st.sampled_from(["system", "assistant", "user", "result", "control_response", "x"])
+TYPES = st.sampled_from(
+    ["system", "assistant", "user", "result", "control_response", "control_request", "x"]
+)
 BLOCKS = st.lists(
     st.dictionaries(st.sampled_from(("id", "name", "input", "text", "content")), JSON).flatmap(
         lambda d: st.sampled_from(("text", "tool_use", "tool_result")).map(
@@ -420,6 +610,25 @@ def test_control_requests_carry_their_id() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("said", "response"),
+    [
+        (
+            claude.allow("r1", {"command": "a\nb"}),
+            {"response": {"behavior": "allow", "updatedInput": {"command": "a\nb"}}},
+        ),
+        (claude.deny("r1", "No.\n"), {"response": {"behavior": "deny", "message": "No.\n"}}),
+        (claude.refuse("r1", "unknown"), {"subtype": "error", "error": "unknown"}),
+    ],
+)
+def test_an_answer_is_one_line_with_the_id_of_what_was_asked(
+    said: bytes, response: dict[str, object]
+) -> None:
+    assert said.index(b"\n") == len(said) - 1
+    whole = {"subtype": "success", "request_id": "r1"} | response
+    assert json.loads(said) == {"type": "control_response", "response": whole}
+
+
 # What is launched
 
 
@@ -443,6 +652,9 @@ def launched(
     session_id: str | None = None,
     resume: str | None = None,
     memory: str = "",
+    parent_url: str | None = None,
+    ask_rules: tuple[str, ...] = (),
+    approvals: bool = False,
 ) -> Launch:
     return claude.launch(
         spec,
@@ -454,6 +666,9 @@ def launched(
         session_id=session_id,
         resume=resume,
         memory=memory,
+        parent_url=parent_url,
+        ask_rules=ask_rules,
+        approvals=approvals,
     )
 
 
@@ -542,6 +757,62 @@ def test_a_declared_server_is_allowed_unless_the_author_says_which_of_its_tools(
     assert allowed(launched(agent(allow=(one,)), server)) == f"--allowedTools={one}"
     assert allowed(launched(agent(deny=("mcp__github",)), server)) == ""
     assert "--tools=" in launched(agent(allow=(one,)), server).argv
+
+
+PARENT_URL = "http://127.0.0.1:8083/mcp"
+
+
+def test_the_parent_is_a_server_that_is_always_there_and_is_waited_for() -> None:
+    launch = launched(agent(), parent_url=PARENT_URL)
+    entry = {"type": "http", "url": PARENT_URL, "timeout": 86_400_000, "alwaysLoad": True}
+    assert json.loads(launch.files[0].content) == {"mcpServers": {"parent": entry}}
+    assert allowed(launch) == "--allowedTools=mcp__parent"
+    assert allowed(launched(agent(deny=("mcp__parent",)), parent_url=PARENT_URL)) == ""
+
+
+def test_nobody_else_is_called_parent() -> None:
+    server = McpServer(name="parent", command="srv")
+    assert launched(agent(), server).files
+    with pytest.raises(AgentInvalid, match="names an MCP server 'parent'"):
+        launched(agent(), server, parent_url=PARENT_URL)
+
+
+def approval_flags(launch: Launch) -> tuple[str, ...]:
+    mode = launch.argv.index("--permission-mode")
+    return launch.argv[mode : launch.argv.index("--model=sonnet")]
+
+
+def test_calls_to_be_approved_are_asked_about_and_their_tools_are_there() -> None:
+    spec, rules = agent(allow=("Read", "Bash(git:*)")), ("Bash(git push:*)", "Write")
+    assert approval_flags(launched(spec, ask_rules=rules, approvals=True)) == (
+        *("--permission-mode", "default", "--permission-prompt-tool", "stdio"),
+        '--settings={"permissions": {"ask": ["Bash(git push:*)", "Write"]}}',
+        "--tools=Read,Bash,Write",
+        "--allowedTools=Read,Bash(git:*)",
+    )
+
+
+def test_with_nobody_to_approve_them_the_cli_refuses_them_itself() -> None:
+    assert approval_flags(launched(agent(allow=("Bash",)), ask_rules=("Bash(rm:*)",))) == (
+        *("--permission-mode", "dontAsk"),
+        '--settings={"permissions": {"ask": ["Bash(rm:*)"]}}',
+        "--tools=Bash",
+        "--allowedTools=Bash",
+    )
+
+
+def test_a_tool_asked_about_as_a_whole_and_denied_in_part_is_asked_about_call_by_call() -> None:
+    spec = agent(
+        allow=("Bash", "Read", "WebFetch"), deny=("Bash(rm:*)", "WebFetch(domain:example.org)")
+    )
+    rules = ("Bash", "Read", "WebFetch")
+    assert approval_flags(launched(spec, ask_rules=rules, approvals=True)) == (
+        *("--permission-mode", "default", "--permission-prompt-tool", "stdio"),
+        '--settings={"permissions": {"ask": ["Bash(**)", "WebFetch(domain:*)", "Read"]}}',
+        "--tools=Bash,Read,WebFetch",
+        "--allowedTools=Read",
+        "--disallowedTools=Bash(rm:*),WebFetch(domain:example.org)",
+    )
 
 
 def test_a_session_is_resumed_by_its_id() -> None:

@@ -1,0 +1,142 @@
+"""Tells clients of both protocol eras what has changed: the agents there are, and runs."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import anyio
+import mcp.types as t
+from mcp.server import ServerRequestContext
+from mcp.server.connection import Connection
+from mcp.server.subscriptions import InMemorySubscriptionBus, ResourceUpdated, ToolsListChanged
+
+from orchestrator.engine.service import Service
+from orchestrator.errors import StoreFailed
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often agents/, and the runs that somebody watches, are looked at."""
+
+TELL_SECONDS = 5.0
+"""For one client to take the notice of a change; who does not read misses it."""
+
+HANDSHAKE_ERA = "2026"
+"""Versions below have sessions, and take notices on them; later ones subscribe."""
+
+MAX_WATCHED = 200
+"""Of resources, for one client."""
+
+Request = ServerRequestContext[Any]
+
+
+class ChangeNotices:
+    """When agents came, went or changed."""
+
+    def __init__(self, service: Service, bus: InMemorySubscriptionBus) -> None:
+        self._agents = service.agents
+        self._bus = bus
+        self._connections: WeakSet[Connection] = WeakSet()
+
+    async def remember(self, ctx: Request, call_next: Any) -> Any:
+        """Middleware: know whom to tell, and promise it in the handshake."""
+        if ctx.protocol_version < HANDSHAKE_ERA:
+            self._connections.add(_connection(ctx))
+        result = await call_next(ctx)
+        if ctx.method == "initialize":
+            capabilities = {**result["capabilities"], "tools": {"listChanged": True}}
+            return {**result, "capabilities": capabilities}
+        return result
+
+    async def watch(self) -> None:
+        """Look at agents/ for ever."""
+        self._agents.current()
+        seen = self._agents.version
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(LOOK_SECONDS)
+                self._agents.current()
+                if self._agents.version == seen:
+                    continue
+                seen = self._agents.version
+                await self._bus.publish(ToolsListChanged())
+                for connection in list(self._connections):
+                    if connection.initialized.is_set():
+                        tasks.start_soon(_tell, connection.send_tool_list_changed)
+
+
+class RunNotices:
+    """When something has happened in a run, for those who subscribed to its resources."""
+
+    def __init__(self, service: Service, bus: InMemorySubscriptionBus) -> None:
+        self._service = service
+        self._bus = bus
+        self._listened: Counter[str] = Counter()
+        """Resources that streams of the newer era are about."""
+        self._subscribed: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+        self._seen: dict[str, object] = {}
+
+    async def listening(self, uris: Iterable[str], ctx: Request, call_next: Any) -> Any:
+        """Serve a stream of the newer era: as long as it is open, these are watched."""
+        mine = Counter(set(uris))
+        self._listened += mine
+        try:
+            return await call_next(ctx)
+        finally:
+            self._listened -= mine
+
+    async def subscribe(self, ctx: Request, params: t.SubscribeRequestParams) -> t.EmptyResult:
+        """The older era's way; whether this caller may has been checked."""
+        watched = self._subscribed.setdefault(_connection(ctx), set())
+        if len(watched) < MAX_WATCHED:
+            watched.add(str(params.uri))
+        return t.EmptyResult()
+
+    async def unsubscribe(self, ctx: Request, params: t.UnsubscribeRequestParams) -> t.EmptyResult:
+        self._subscribed.get(_connection(ctx), set()).discard(str(params.uri))
+        return t.EmptyResult()
+
+    async def watch(self, run_of: Callable[[str], str]) -> None:
+        """Look at the watched runs for ever; `run_of` knows whose resource it is."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                changed = self._service.news.next()
+                with anyio.move_on_after(LOOK_SECONDS):
+                    await changed.wait()
+                try:
+                    for uri in await self._changed(run_of):
+                        await self._bus.publish(ResourceUpdated(uri=uri))
+                        for connection, uris in list(self._subscribed.items()):
+                            if uri in uris:
+                                tasks.start_soon(_tell, connection.send_resource_updated, uri)
+                except StoreFailed as exc:
+                    log.warning("runs cannot be watched: %s", exc)
+
+    async def _changed(self, run_of: Callable[[str], str]) -> list[str]:
+        """What is not as it was when it was last looked at."""
+        watched = set(self._listened).union(*self._subscribed.values())
+        before = self._seen
+        self._seen = {uri: await self._version(run_of(uri)) for uri in watched}
+        return [uri for uri, now in self._seen.items() if before.get(uri, now) != now]
+
+    async def _version(self, run_id: str) -> object:
+        """Something that is another one when anything has happened."""
+        return await self._service.store.select(
+            "SELECT status, (SELECT max(seq) FROM events WHERE events.run_id = runs.run_id) "
+            "FROM runs WHERE run_id = ?",
+            run_id,
+        )
+
+
+def _connection(ctx: Request) -> Connection:
+    # ctx.session is made for each request and gone after it; the connection stays.
+    return ctx.session._connection  # noqa: SLF001 there is no public way
+
+
+async def _tell(send: Callable[..., Awaitable[None]], *args: object) -> None:
+    with anyio.move_on_after(TELL_SECONDS):
+        await send(*args)
