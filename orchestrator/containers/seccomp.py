@@ -75,8 +75,7 @@ SOCKETS = """
 """What is done with a socket; which ones can be made is said in `profile`."""
 
 SHARING = """
-    mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv
-    msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
+    msgctl msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
 """
 """Between processes of one container: each has an IPC namespace of its own."""
 

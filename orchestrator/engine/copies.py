@@ -56,6 +56,8 @@ class Copies:
         mode = agent.workspace.mode
         if task.workspace is None or mode not in ("ro", "rw") or not task.workspace.is_dir():
             return ()
+        # First this: what no agent may see is not looked through either.
+        self._policy.directory(task.workspace, read_only=mode == "ro")
         return git_mounts(task.workspace, "rw" if mode == "rw" else "ro", self._may_read)
 
     @asynccontextmanager

@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from orchestrator.containers.runtime import Container
+from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import MIB
 from orchestrator.domain.result import RunResult
 from orchestrator.engine import exhaustion
@@ -29,7 +30,10 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.5
 """How often events go to the store while a run is under way."""
 
-NOT_ALLOWED = "agent.md does not allow this; do without it"
+EDIT_REFUSED = (
+    "the input was edited, and agent.md denies some uses of this tool, which cannot be checked for "
+    "an edited one; do without it"
+)
 
 HAND_BACK_SECONDS = 60.0
 """For the agent's changes to be read out of its container."""
@@ -103,21 +107,27 @@ class _Work:
                 stage.strain = await exhaustion.warn(stage.container, record, stage.strain)
 
     def _mind_approvals(self, conversation: Conversation, tasks: TaskGroup) -> None:
-        """Put tool calls that need somebody's word to him; refuse what no rule allows."""
-        desk = self._live.desk
-        asked_about = {rule.partition("(")[0] for rule in self._plan.agent.ask_rules}
+        """Put tool calls that need somebody's word to him; what no rule allows is refused."""
+        agent, desk = self._plan.agent, self._live.desk
+        if not agent.ask_rules:
+            return
 
         async def decide(asked: PermissionAsked) -> None:
-            allowed, given, why = False, None, NOT_ALLOWED
-            if asked.tool in asked_about:
-                decided = await desk.approve(asked.call_id, asked.tool, asked.input)
-                allowed, given, why = decided.approved, decided.new_input, decided.message
+            decided = await desk.approve(asked.call_id, asked.tool, asked.input)
+            allowed, why = decided.approved, decided.message
+            if decided.new_input is not None and _is_denied_in_part(agent, asked.tool):
+                # The CLI checks no rule for what was edited; nor could we, as it does.
+                allowed, why = False, EDIT_REFUSED
+                self._record.note("warning", why, call_id=asked.call_id)
             with suppress(CliEnded):
-                await conversation.answer_permission(asked.request_id, allowed, given, why)
+                await conversation.answer_permission(
+                    asked.request_id, allowed, decided.new_input, why
+                )
 
-        if asked_about:
-            conversation.on_permission = lambda asked: tasks.start_soon(decide, asked)
-            conversation.on_withdrawn = lambda asked: tasks.start_soon(desk.withdraw, asked.call_id)
+        conversation.allow_rules = agent.permissions.allow
+        conversation.ask_rules = agent.ask_rules
+        conversation.on_permission = lambda asked: tasks.start_soon(decide, asked)
+        conversation.on_withdrawn = lambda asked: tasks.start_soon(desk.withdraw, asked.call_id)
 
     def settle(self) -> None:
         """Count what was still under way when the conversation ended."""
@@ -150,6 +160,10 @@ class _Work:
                 self._outcome.patch = handed.patch
         if limit.cancelled_caught:
             self._record.note("warning", "the agent's changes took too long to read, and are lost")
+
+
+def _is_denied_in_part(agent: AgentSpec, tool: str) -> bool:
+    return any(rule.partition("(")[0] == tool for rule in agent.deny_rules)
 
 
 def _in_trouble(stage: Stage, outcome: Outcome) -> bool:

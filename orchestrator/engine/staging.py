@@ -93,6 +93,11 @@ class Prepared:
         return spare_key(self.plan.container, self.plan.launch, *self.versions)
 
     @property
+    def made_of(self) -> tuple[str, str]:
+        """What spares of one agent have in common, whatever their workspace."""
+        return self.agent.digest, "".join(self.versions[:1])
+
+    @property
     def session(self) -> SessionKey:
         return SessionKey(
             agent=self.agent.name, caller=self.task.caller, name=self.task.session or "default"
@@ -131,6 +136,8 @@ class Staging:
         self._pool = pool
         self._wanted: dict[str, str] = {}
         """Spares that are kept: their key -> their agent, the oldest first."""
+        self._stocked: dict[str, tuple[str, str]] = {}
+        """What they are made of: the agent and its image, as of now."""
         self._going: set[asyncio.Task[None]] = set()
         self._said: dict[str, str] = {}
         """Why there are no spares, by agent."""
@@ -276,8 +283,9 @@ class Staging:
         for key in self._wanted.keys() - wanted.keys():
             self._pool.forget(key)
         self._wanted = wanted
-        for prepared in found.values():
+        for name, prepared in found.items():
             if prepared is not None:
+                self._stocked[name] = prepared.made_of
                 self._want(prepared)
 
     async def _usual(self, agent: AgentSpec) -> Prepared | None:
@@ -302,6 +310,8 @@ class Staging:
         alike = [key for key, name in self._wanted.items() if name == prepared.agent.name]
         if not alike or prepared.spare_key in alike:
             return  # nobody keeps spares of it, or these are there already
+        if prepared.made_of != self._stocked.get(prepared.agent.name):
+            return  # the agent has changed since this run began
         for key in alike[1 : len(alike) + 2 - MAX_ALIKE]:
             del self._wanted[key]
             self._pool.forget(key)

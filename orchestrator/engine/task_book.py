@@ -68,7 +68,7 @@ class TaskBook:
     def __init__(
         self, store: Store, exchanges: Exchanges, news: News, alive: Callable[[str], bool]
     ) -> None:
-        self._store = store
+        self.store = store
         self._exchanges = exchanges
         self._news = news
         self._alive = alive
@@ -114,8 +114,15 @@ class TaskBook:
         limit: int = 50,
     ) -> tuple[TaskView, ...]:
         """The newest ones first; without their results."""
-        found = await self._store.find_runs(caller, tuple(statuses), agent, limit)
+        found = await self.store.find_runs(caller, tuple(statuses), agent, limit)
         return tuple(_view(record) for record in found)
+
+    async def asking(self) -> tuple[tuple[Question, ...], tuple[Approval, ...]]:
+        """What waits for an answer or a decision, of all runs."""
+        return (
+            await self._exchanges.questions(pending=True),
+            await self._exchanges.approvals(pending=True),
+        )
 
     async def reply(self, run_id: str, message_id: str, answer: str, caller: str | None) -> None:
         """Answer a question; RunRefused if it is not open."""
@@ -215,7 +222,7 @@ class TaskBook:
     async def settle(self) -> None:
         """End the runs whose orchestrator has died."""
         self._settled = anyio.current_time()
-        if await settle_lost(self._store, self._alive):
+        if await settle_lost(self.store, self._alive):
             self._news.tell()
 
     async def _settle_now_and_then(self) -> None:
@@ -226,7 +233,7 @@ class TaskBook:
         """Only who holds a run's wire can; see Tasks."""
 
     async def _record(self, run_id: str, caller: str | None) -> RunRecord:
-        record = await self._store.run(run_id)
+        record = await self.store.run(run_id)
         if record is None or (caller is not None and record.caller != caller):
             lists = "`orchestrator runs` lists them"
             if caller is not None:

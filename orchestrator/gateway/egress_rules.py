@@ -18,7 +18,7 @@ from orchestrator.gateway import dial
 
 INSIDE_NAMES = (
     *("localhost", "local", "internal", "intranet", "lan", "corp", "home", "private"),
-    *("home.arpa", "in-addr.arpa", "ip6.arpa", "onion", "test", "invalid"),
+    *("home.arpa", "in-addr.arpa", "ip6.arpa", "onion", "test", "invalid", "svc"),
 )
 """Ends of names that are nobody's in public; where every public host is allowed, these are not."""
 

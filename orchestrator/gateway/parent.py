@@ -281,8 +281,8 @@ class _Question:
                 self.result = _text(await self._ask())
             except OrchestratorError as exc:
                 self.result = _text(str(exc), is_error=True)
-            except Exception:
-                log.exception("a question could not be asked")
+            except Exception as exc:  # noqa: BLE001 whatever it is, the agent gets an answer
+                log.error("a question could not be asked: %s", type(exc).__name__)  # noqa: TRY400
                 why = "the question could not be asked; go on without an answer"
                 self.result = _text(why, is_error=True)
         self.settled.set()

@@ -65,9 +65,10 @@ def _remote_tool(tools: object, allowed: frozenset[str]) -> str:
 def _remote_content(asked: dict[str, object]) -> str:
     """Contents come in lists of blocks, and blocks may have contents."""
     messages = asked.get("messages")
-    waiting = [asked.get("system")]
-    for message in messages if isinstance(messages, list) else []:
-        waiting.append(message.get("content") if isinstance(message, dict) else None)
+    found = (
+        [each for each in messages if isinstance(each, dict)] if isinstance(messages, list) else []
+    )
+    waiting = [asked.get("system"), *(message.get("content") for message in found)]
     while waiting:
         content = waiting.pop()
         blocks = content if isinstance(content, list) else [content]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
 
 import typer
@@ -20,9 +20,10 @@ from orchestrator.surfaces.cli_images import images_app
 from orchestrator.surfaces.cli_init import init
 from orchestrator.surfaces.cli_plan import plan
 from orchestrator.surfaces.cli_run import run
-from orchestrator.surfaces.cli_runs import logs, runs
+from orchestrator.surfaces.cli_runs import logs, runs_app
 from orchestrator.surfaces.cli_serve import serve
 from orchestrator.surfaces.cli_sessions import sessions_app
+from orchestrator.surfaces.cli_tasks import approve, ask, cancel, reject, reply, resume, wait
 
 app = typer.Typer(
     name="orchestrator",
@@ -32,8 +33,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: half the time
 )
-for command in (run, runs, show, logs, apply, plan, serve, init, demo, config, doctor):
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(run, show, logs, apply, ask, reply, approve, reject, cancel, wait, resume),
+    *(plan, serve, init, demo, config, doctor),
+)
+for command in COMMANDS:
     app.command()(command)
+app.add_typer(runs_app, name="runs")
 app.add_typer(agents_app, name="agents")
 app.add_typer(images_app, name="images")
 app.add_typer(sessions_app, name="sessions")

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -48,10 +48,6 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run an agent on a task and print its answer; what happens meanwhile goes to stderr."""
-    import anyio
-
-    from orchestrator.surfaces.event_lines import shown_events
-
     settings = settings_for(agents_dir)
     task = _task(
         agent=agent,
@@ -62,14 +58,22 @@ def run(
         caller=caller or settings.caller,
         timeout_seconds=timeout,
     )
-    with shown_events(waiting=f"{agent} is at work") as show:
+    carry_out(settings, task, as_json=as_json)
+
+
+def carry_out(settings: Settings, task: Task, *, as_json: bool) -> NoReturn:
+    """Run a task, print what comes of it, and exit as it ended."""
+    import anyio
+
+    from orchestrator.surfaces.event_lines import shown_events
+
+    with shown_events(waiting=f"{task.agent} is at work") as show:
         result, signal_number = anyio.run(_run, settings, task, show)
     if result is not None:
         _print_result(result, as_json=as_json)
     if signal_number:
         raise typer.Exit(EXIT_SIGNAL + signal_number)
-    if result is not None:
-        raise typer.Exit(EXIT_CODES[result.status])
+    raise typer.Exit(EXIT_CODES[result.status] if result is not None else 1)
 
 
 def _task(**fields: object) -> Task:
@@ -92,7 +96,9 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
     import anyio
 
     from orchestrator.app import open_orchestrator
+    from orchestrator.engine.tasks import Tasks
     from orchestrator.errors import OrchestratorError
+    from orchestrator.surfaces.cli_answers import Answers
 
     began = time.time()
     caught = 0
@@ -106,13 +112,21 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
                 scope.cancel()
                 return  # a second one ends us at once
 
-    def tell(event: Event) -> None:
-        show(event.at - began, event.kind, event.text)
+    async with (
+        open_orchestrator(settings) as service,
+        Tasks(service) as book,
+        anyio.create_task_group() as tasks,
+    ):
+        answers = Answers(book, task.run_id, lambda line: show(time.time() - began, "", line))
 
-    async with open_orchestrator(settings) as service, anyio.create_task_group() as tasks:
+        def tell(event: Event) -> None:
+            show(event.at - began, event.kind, event.text)
+            answers.hear(event)
+
         tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
+        tasks.start_soon(answers.read)
         try:
-            outcome = await service.run(task, tell)
+            outcome = await book.run(task, tell)
         except OrchestratorError as exc:  # raised in here, it would arrive in a group
             outcome = exc
         finally:

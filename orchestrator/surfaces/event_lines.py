@@ -22,6 +22,10 @@ LABELS = {
     "schema_failed": ("sent back", "bold yellow"),
     "nudged": ("hurry", "yellow"),
     "interrupted": ("stopped", "yellow"),
+    "asked": ("asks", "bold cyan"),
+    "answered": ("is told", "cyan"),
+    "approval_asked": ("may it", "bold yellow"),
+    "approval_decided": ("decided", "yellow"),
     "warning": ("warning", "yellow"),
     "ended": ("ended", "bold"),
 }
@@ -87,6 +91,17 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
     from rich.text import Text
 
     console = Console(file=out, highlight=False)
+    spinner = console.status(Text(waiting, "dim")) if waiting else None
+    open_ones = 0
+
+    def mind_the_spinner(kind: str) -> None:
+        """It stands still while somebody may be typing."""
+        nonlocal open_ones
+        open_ones += (kind in _ASKS) - (kind in _ANSWERS)
+        if spinner is not None and kind in _ASKS:
+            spinner.stop()
+        elif spinner is not None and kind in _ANSWERS and not open_ones:
+            spinner.start()
 
     def show(seconds: float, kind: str, text: str) -> None:
         line = event_line(kind, text)
@@ -94,11 +109,18 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
         row.append(f"{seconds:6.1f} s  ", "dim")
         row.append(f"{line.label:<{LABEL_WIDTH}}  ", line.style)
         row.append(line.text, line.style if kind in _LOUD else "")
-        console.print(row, no_wrap=True, overflow="ellipsis")
+        if kind in _ASKS:
+            console.print(row)  # all of it
+        else:
+            console.print(row, no_wrap=True, overflow="ellipsis")
+        mind_the_spinner(kind)
 
-    with console.status(Text(waiting, "dim")) if waiting else nullcontext():
+    with spinner or nullcontext():
         yield show
 
+
+_ASKS = ("asked", "approval_asked")
+_ANSWERS = ("answered", "approval_decided")
 
 _LOUD = ("schema_failed", "denied", "mcp_failed", "ended", "tool_result", "model_request")
 """Kinds whose text looks like their name."""

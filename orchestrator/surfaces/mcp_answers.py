@@ -38,7 +38,7 @@ class RunAnswer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     run_id: str
-    status: RunStatus
+    status: str
 
 
 class TasksAnswer(BaseModel):

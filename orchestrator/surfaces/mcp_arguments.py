@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import new_class
-from typing import Annotated
+from typing import Annotated, Any
 
 from mcp.server.mcpserver.tools import Tool
 from pydantic import BeforeValidator, ValidationError
@@ -29,11 +29,32 @@ WhoCalls = Callable[[], str]
 
 
 def strict(tool: Tool) -> Tool:
-    """Refuse arguments that the tool does not have; the SDK would drop them without a word."""
+    """Refuse arguments that the tool does not have, which the SDK would drop without a word.
+
+    What models read of every tool in every conversation is made short, too.
+    """
     loose = tool.fn_metadata.arg_model
     tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
-    tool.parameters["additionalProperties"] = False
+    tool.parameters = {**_terse(tool.parameters, {"title"}), "additionalProperties": False}
+    if tool.fn_metadata.output_schema is not None:
+        said = _terse(tool.fn_metadata.output_schema, {"title", "description"})
+        tool.fn_metadata.output_schema = said
     return tool
+
+
+def _terse(schema: Any, left_out: set[str]) -> Any:
+    """The schema without words that tell nobody more than its names do."""
+    if isinstance(schema, list):
+        return [_terse(each, left_out) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _terse(each, left_out) for name, each in value.items()}
+        if key in ("properties", "$defs")
+        else _terse(value, left_out)
+        for key, value in schema.items()
+        if key not in left_out
+    }
 
 
 def asked_task(

@@ -93,7 +93,7 @@ class RunResources:
 
     async def _listed(self) -> list[dict[str, object]]:
         found = await self._tasks.list(self._who_calls(), limit=LISTED)
-        resources = []
+        resources: list[dict[str, object]] = []
         for view in found:
             title = shortened(" ".join(visible(view.prompt).split()), TITLE_CHARS)
             said = f"{view.agent}, {view.status}: {title}"

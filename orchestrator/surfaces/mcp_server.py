@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 import anyio
@@ -46,7 +46,7 @@ INSTRUCTIONS = (
 DESCRIBED = ("run_subagent", "delegate_task")
 """Tools whose description lists the agents."""
 
-Watch = Callable[[], Awaitable[None]]
+Watch = Callable[[], Coroutine[Any, Any, None]]
 
 
 def build_server(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import mcp.types as t
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
-from orchestrator.domain.result import TRANSITIONS, RunStatus
+from orchestrator.domain.events import Event
+from orchestrator.domain.result import RunStatus
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks import Tasks
 from orchestrator.errors import CallerError, RunRefused
@@ -77,9 +78,11 @@ def _several(
 ) -> dict[str, Any]:
     @told
     async def run_subagents(
-        tasks: Annotated[list[BatchTask], Field(min_length=1, max_length=MAX_IDS)],
+        tasks: Annotated[
+            list[BatchTask], Field(description="What to run", min_length=1, max_length=MAX_IDS)
+        ],
         ctx: Context[Any],
-        background: OptionalFlag = False,
+        background: Annotated[OptionalFlag, Field(description="Answer at once")] = False,
     ) -> Annotated[t.CallToolResult, TasksAnswer] | t.InputRequiredResult:
         """Run several agents; those with depends_on begin when the tasks they name completed."""
         caller = who_calls()
@@ -92,9 +95,7 @@ def _several(
             return tasks_answer(views, ids=names)
         async with waiting.cancelled_with(wait, runs):
             found = await waiting.follow(wait, runs)
-        return (
-            found if isinstance(found, t.InputRequiredResult) else tasks_answer(found, ids=names)
-        )
+        return found if isinstance(found, t.InputRequiredResult) else tasks_answer(found, ids=names)
 
     async def _start(batch: Batch, caller: str) -> tuple[str, ...]:
         """All of them or none: what has begun is ended when another one cannot."""
@@ -120,10 +121,12 @@ def _several(
             list[str] | str, Field(description="A list, or a text with blanks between")
         ],
         ctx: Context[Any],
-        timeout: Annotated[float | None, Field(ge=0, description="Seconds")] = None,
-        until: Literal["any", "all"] | None = None,
+        timeout: Annotated[float | None, Field(ge=0, description="Seconds")] = None,  # noqa: ASYNC109 a name
+        until: Annotated[
+            Literal["any", "all"] | None, Field(description="Which have to; all unless given")
+        ] = None,
     ) -> Annotated[t.CallToolResult, TasksAnswer] | t.InputRequiredResult:
-        """Wait until tasks have ended, or one asks something, or the time is up; call again then."""
+        """Wait until tasks have ended, one asks something, or time is up; then call again."""
         wait = await waiting.begin(ctx, who_calls())
         if timeout is not None:
             wait.at_most(timeout)
@@ -133,8 +136,10 @@ def _several(
     @told
     async def get_all_tasks(
         status: Annotated[OptionalText, Field(description="One or more, with blanks")] = "",
-        agent: OptionalText = "",
-        limit: Annotated[int | None, Field(ge=1, le=MAX_LISTED)] = None,
+        agent: Annotated[OptionalText, Field(description="Only tasks of this one")] = "",
+        limit: Annotated[
+            int | None, Field(ge=1, le=MAX_LISTED, description="How many; 20 unless given")
+        ] = None,
     ) -> t.CallToolResult:
         """List your tasks, the newest first."""
         found = await engine.list(
@@ -170,7 +175,8 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         """Tell what happened in a run, from a cursor on."""
         view = await tasks.view(run_id, who_calls())
         events = await service.store.events(run_id, after=cursor or 0, limit=LOG_EVENTS + 1)
-        shown, chars = [], 0
+        shown: list[Event] = []
+        chars = 0
         for event in events[:LOG_EVENTS]:
             chars += len(event.text)
             if shown and chars > LOG_CHARS:
@@ -209,8 +215,8 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
     @told
     async def reply_subagent(
         run_id: TaskId,
-        message_id: str,
-        answer: str,
+        message_id: Annotated[str, Field(description="The question's")],
+        answer: Annotated[str, Field(description="What it is told")],
         ctx: Context[Any],
         wait: Annotated[OptionalFlag, Field(description="Wait for what comes next")] = False,
     ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
@@ -225,8 +231,8 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
         ctx: Context[Any],
         approve: Annotated[list[str] | None, Field(description="call_ids")] = None,
         reject: Annotated[list[str] | None, Field(description="call_ids")] = None,
-        approve_all: OptionalFlag = False,
-        reject_all: OptionalFlag = False,
+        approve_all: Annotated[OptionalFlag, Field(description="All that wait")] = False,
+        reject_all: Annotated[OptionalFlag, Field(description="All that wait")] = False,
         input: Annotated[  # noqa: A002 as others call it
             OptionalText,
             Field(description="What to tell it: why not, what else, or what comes next"),
@@ -237,7 +243,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
         ] = None,
         wait: Annotated[OptionalFlag, Field(description="Wait for what comes next")] = False,
     ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
-        """Decide tool calls that wait; or tell a running agent something, or go on in its session."""
+        """Decide tool calls that wait; or tell a running agent something, or go on in a session."""
         if ctx.request_state is not None:
             return await go_on(ctx, task_id, wait)
         approved = [*(approve or ()), *(edited_input or ())]
@@ -276,7 +282,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
 def _statuses(text: str) -> tuple[RunStatus, ...]:
     """Names of states in a text; CallerError for one that is none."""
     wanted = text.replace(",", " ").lower().split()
-    known = {str(status): status for status in TRANSITIONS}
+    known: dict[str, RunStatus] = {status: status for status in get_args(RunStatus)}
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise CallerError(f"there is no status {unknown[0]!r}; there are {', '.join(known)}")

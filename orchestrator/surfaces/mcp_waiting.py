@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import anyio
@@ -133,7 +134,7 @@ class Waiting:
                     return views
                 if wait.ctx.request_context.protocol_version >= HANDSHAKE_ERA:
                     return _to_be_asked(question, runs)
-                await shown.during(wait.ctx, lambda asked=question: self._ask(wait, asked))
+                await shown.during(wait.ctx, partial(self._ask, wait, question))
 
     @asynccontextmanager
     async def cancelled_with(self, wait: Wait, runs: Sequence[str]) -> AsyncIterator[None]:

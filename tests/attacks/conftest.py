@@ -99,8 +99,10 @@ async def allowed(
         network = {
             "mode": "allow",
             "allow": ["public.example", "*.wild.example"],
-            "allow_private": [f"web.example:{canary.port}", f"turncoat.example:{canary.port}"]
-            + [f"denied.example:{canary.port}", hub.host],
+            "allow_private": [
+                hub.host,
+                *(f"{name}.example:{canary.port}" for name in ("web", "turncoat", "denied")),
+            ],
             "deny": ["denied.example"],
         }
         secret = {
@@ -151,7 +153,8 @@ MISCHIEF = r"""
 mkfifo fifo
 python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
 ln keep twin
-for name in -rf '$(touch pwned)' '; touch pwned' "$(printf 'new\nline')"; do echo x > "./$name"; done
+for name in -rf '$(touch pwned)' '; touch pwned' "$(printf 'new\nline')"
+do echo x > "./$name"; done
 touch "$(printf 'no-text-\377')"
 chmod 6777 tool
 echo x > locked; chmod 000 locked
@@ -162,12 +165,14 @@ for hook in pre-commit post-checkout post-index-change reference-transaction fsm
     cp evil.sh .git/hooks/$hook
 done
 for key in core.fsmonitor core.sshCommand core.pager diff.external filter.evil.clean \
-    filter.evil.smudge core.editor gpg.program alias.status; do git config $key "touch {pwned}"; done
+    filter.evil.smudge core.editor gpg.program alias.status
+do git config $key "touch {pwned}"; done
 git config core.hooksPath "$PWD/hooks"; mkdir hooks; cp evil.sh hooks/post-index-change
 git config include.path ../evil.config; printf '[core]\n fsmonitor = touch {pwned}\n' > evil.config
 git config core.worktree /etc
 printf '* filter=evil diff=evil\n' > .gitattributes
-mkdir -p sub other/.GIT/hooks 'third/.git ' nested/.git/hooks "$(printf 'fourth/.g\xe2\x80\x8cit')"
+mkdir -p sub other/.GIT/hooks 'third/.git ' nested/.git/hooks
+mkdir -p "$(printf 'fourth/.g\xe2\x80\x8cit')"
 echo 'gitdir: ../../outside' > sub/.git
 cp evil.sh other/.GIT/hooks/pre-commit; cp evil.sh nested/.git/hooks/pre-commit
 printf '[core]\n fsmonitor = touch {pwned}\n' > nested/.git/config

@@ -150,19 +150,15 @@ class Rig:
     def watched(self) -> Iterator[Seen]:
         """What happens on this side during the block is in what it gives, afterwards."""
         seen = Seen()
-        heard, asked, passed, events, requests = self._counts()
+        heard, asked = len(self.canary.heard), len(self.book.asked)
+        passed, events = len(self.dialer.passed), len(self.events)
+        requests = self.reach.model.usage.requests
         yield seen
         seen.heard = self.canary.heard[heard:]
         seen.asked = self.book.asked[asked:]
         seen.passed = [host for host, _ in self.dialer.passed[passed:]]
         seen.events = self.events[events:]
         seen.model_requests = self.reach.model.usage.requests - requests
-
-    def _counts(self) -> tuple[int, int, int, int, int]:
-        used = self.reach.model.usage.requests
-        kept = (self.canary.heard, self.book.asked, self.dialer.passed, self.events)
-        heard, asked, passed, events = map(len, kept)
-        return heard, asked, passed, events, used
 
     async def answers(self) -> bool:
         return (await self.run("echo", "here")).stdout == b"here\n"
@@ -183,7 +179,7 @@ async def staged(
     dialer = WatchedDialer(book, ssl_context=trust)
     dialer.passed = []
     harness.dialer = dialer
-    service = harness.service(steps, **fields)
+    service = harness.service(steps, each_task=False, **fields)
     staging = service._staging
     task = task or Task(agent="worker", prompt="Attack.")
     begun = await service.begin(task, events.append)

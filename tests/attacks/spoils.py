@@ -17,7 +17,7 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.workspace.apply import Applied
 from tests.attacks.rig import PATIENCE
-from tests.engine.harness import Harness, bash
+from tests.engine.harness import Harness, Steps, bash
 
 OUTSIDE = "THIS-IS-NOT-FOR-AGENTS"
 """What a file beside the workspace holds."""
@@ -83,7 +83,7 @@ async def work(
     # The CLI has an eye on commands that touch .git and would not run some of these. That is not
     # what is tested: an agent has other ways to run a program, and the container has to hold.
     script = base64.b64encode(f"{{ {command}\n}} 2>&1; echo {RAN}".encode()).decode()
-    steps = [bash(f"echo {script} | base64 -d | bash"), {"text": "{last_tool_result}"}]
+    steps: Steps = [bash(f"echo {script} | base64 -d | bash"), {"text": "{last_tool_result}"}]
     with anyio.fail_after(PATIENCE):
         result = await harness.run(steps, task, **{"workspace": "copy", **fields})
     if result.status == "completed":

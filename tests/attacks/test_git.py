@@ -95,7 +95,7 @@ async def test_no_disguise_of_git_is_handed_back(spoiled: Spoils, applied: Path)
 @attack(
     "git",
     "have the patch made by a git that the agent has set up (diff.external, textconv, worktree)",
-    "git runs in the container, as the agent; the host runs nothing, and the patch is still a patch",
+    "git runs in the container, as the agent; the host runs nothing, and the patch is a patch",
 )
 async def test_the_patch_is_made_inside(spoiled: Spoils) -> None:
     assert not pwned(spoiled).exists()
@@ -108,7 +108,8 @@ RW = r"""
 (echo '#!/bin/sh' > .git/hooks/post-checkout; git config core.fsmonitor ./evil; rm -rf .git
 mv .git .git2; mv .git/hooks .git/h; ln -sfn /tmp .git; touch .git/x; echo x > .git/HEAD
 chmod -R 777 .git; umount .git; mount -o remount,rw .git; mkdir -p /tmp/g; mv -T /tmp/g .git
-python3 -c "import os; os.rename('.git', 'x')"; git init -q --separate-git-dir=/tmp/gd .) 2> /dev/null
+python3 -c "import os; os.rename('.git', 'x')"
+git init -q --separate-git-dir=/tmp/gd .) 2> /dev/null
 echo done
 """
 
@@ -129,7 +130,7 @@ async def test_git_of_a_writable_workspace_is_closed(harness: Harness) -> None:
 @attack(
     "git",
     "make a repository of one's own in a workspace that may be written",
-    "it is there, since the workspace is theirs to write; a warning names it before anybody uses it",
+    "it is there, since the workspace may be written; a warning names it before anybody uses it",
 )
 async def test_a_new_repository_in_a_writable_workspace_is_told(harness: Harness) -> None:
     spoils = await work(harness, "git init -q inner; mkdir -p deep/down/.GIT", workspace="rw")

@@ -149,7 +149,7 @@ async def test_the_api_does_nothing_by_itself(closed: Rig) -> None:
     assert seen.nothing_left
 
 
-def picture(source: dict[str, object]) -> dict[str, object]:
+def picture(source: dict[str, str]) -> dict[str, object]:
     return {"type": "image", "source": source}
 
 
@@ -187,15 +187,17 @@ async def test_the_api_fetches_nothing_for_us(closed: Rig, content: list[object]
     assert seen.nothing_left
 
 
-TWICE = (
-    b'{"model": "m", "max_tokens": 1, "messages": [], '
-    b'"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tools": []}',
-    b'{"model": "m", "max_tokens": 1, "messages": [], '
-    b'"mcp_servers": [{"type": "url", "url": "https://evil.example/", "name": "e"}], '
-    b'"mcp_servers": []}',
-    b'{"model": "m", "max_tokens": 1, "messages": [], '
-    b'"tools": [{"type": "web_search_20250305", "type": "custom", "name": "web_search"}]}',
-    b'{"model": "m", "max_tokens": 1, "messages": [], "m\\u0063p_servers": [1], "tools": NaN}',
+SEARCH = '{"type": "web_search_20250305", "name": "web_search"}'
+SERVER = '{"type": "url", "url": "https://evil.example/", "name": "e"}'
+
+TWICE = tuple(
+    f'{{"model": "m", "max_tokens": 1, "messages": [], {rest}}}'.encode()
+    for rest in (
+        f'"tools": [{SEARCH}], "tools": []',
+        f'"mcp_servers": [{SERVER}], "mcp_servers": []',
+        '"tools": [{"type": "web_search_20250305", "type": "custom", "name": "web_search"}]',
+        f'"m\\u0063p_servers": [{SERVER}]',
+    )
 )
 
 
@@ -228,10 +230,10 @@ def declared():
     said.append(ask({MODEL_PORT}, head + b"Content-Length: 999999999999\\r\\n\\r\\n")[:12].decode())
 def sent():
     chunk = b"100000\\r\\n" + bytes(1 << 20) + b"\\r\\n"
-    said.append(ask({MODEL_PORT}, head + b"Transfer-Encoding: chunked\\r\\n\\r\\n" + chunk * 40)[:12]
-        .decode())
+    body = b"Transfer-Encoding: chunked\\r\\n\\r\\n" + chunk * 40
+    said.append(ask({MODEL_PORT}, head + body)[:12].decode())
 def long():
-    said.append(ask({MODEL_PORT}, head + b"X: " + bytes(200000).replace(b"\\0", b"x"))[:12].decode())
+    said.append(ask({MODEL_PORT}, head + b"X: " + b"x" * 200_000)[:12].decode())
 threads = [threading.Thread(target=t) for t in (declared, sent, sent, sent, sent, long)]
 for t in threads: t.start()
 for t in threads: t.join()

@@ -20,7 +20,7 @@ from orchestrator.settings import read_settings
 from tests.attacks.mark import attack
 from tests.attacks.rig import PATIENCE
 from tests.engine import test_hostile_workspace as hostile
-from tests.engine.harness import Harness
+from tests.engine.harness import Harness, Steps
 
 
 @dataclass
@@ -173,7 +173,7 @@ async def keeping(harness: Harness) -> AsyncIterator[Harness]:
     "the next CLI obeys none: no hook, no server, no variable; its requests reach the gateway",
 )
 async def test_what_was_planted_in_a_home_does_not_act_in_the_next_call(keeping: Harness) -> None:
-    steps = [
+    steps: Steps = [
         {"tool": "Bash", "input": {"command": "{last_user_text}"}},
         {"text": "{last_tool_result}"},
     ]

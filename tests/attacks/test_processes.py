@@ -1,4 +1,4 @@
-"""Attacks on processes, time and what the kernel counts; others in tests/containers/test_attacks."""
+"""Attacks on processes and time; those on limits alone are in tests/containers/test_attacks."""
 
 from __future__ import annotations
 
@@ -113,21 +113,17 @@ def instance():
     held.append(fd)
 def pipe():
     held.extend(os.pipe()); fcntl.fcntl(held[-1], 1031, 1 << 20)
-def timer():
-    t = ctypes.c_void_p()
-    if libc.timer_create(1, None, ctypes.byref(t)) < 0: raise OSError(ctypes.get_errno(), "timer")
 a, b = socket.socketpair(); a.setblocking(False); root = os.open("/", 0)
 def in_flight():
     socket.send_fds(a, [b"x"], [root] * 200)
-say([until_refused(instance, 5000), until_refused(pipe, 900), until_refused(in_flight, 5000),
-    until_refused(timer, 500_000)])
+say([until_refused(instance, 5000), until_refused(pipe, 900), until_refused(in_flight, 5000)])
 sys.stdout.flush(); sys.stdin.read()
 """
 
 
 @attack(
     "processes and resources",
-    "use up what the kernel counts by user id: inotify, pipes, timers, descriptors in flight",
+    "use up what the kernel counts by user id: inotify, pipes, descriptors in flight",
     "not defended between agents of one uid: they run out together, with errors. Wires, wardens "
     "and gateways go on, and a run of another agent completes meanwhile",
 )

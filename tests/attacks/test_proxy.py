@@ -29,9 +29,11 @@ async def test_other_ports_of_an_allowed_host_are_closed(web: Rig) -> None:
     assert seen.nothing_left
 
 
-TWINS = ("evilweb.example", "web.example.evil.com", "web-example", "webxexample", "eweb.example")
-TWINS += ("www.web.example", "web.example..", ".web.example", "wеb.example", "web.examplе")
-TWINS += ("wild.example", "evilwild.example", "xwild.example", "a.wild.example.evil.com")
+TWINS = (
+    *("evilweb.example", "web.example.evil.com", "web-example", "webxexample", "eweb.example"),
+    *("www.web.example", "web.example..", ".web.example", "wеb.example", "web.examplе"),
+    *("wild.example", "evilwild.example", "xwild.example", "a.wild.example.evil.com"),
+)
 
 
 @attack(

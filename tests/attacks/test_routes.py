@@ -1,4 +1,4 @@
-"""Attacks on requests that a secret is added to: other paths, other hosts, and the secret itself."""
+"""Attacks on requests that a secret is added to: other paths and hosts, and the secret itself."""
 
 from __future__ import annotations
 
@@ -83,8 +83,10 @@ async def test_other_methods_are_refused_and_not_disguised(web: Rig, asked: Http
     answers = await web.ask([request(path, method=each) for each in methods], ROUTES_PORT)
     assert {status(answer) for answer in answers} <= {400, 403}, answers
     assert asked.requests == []
-    overrides = ("X-HTTP-Method-Override: DELETE", "X-Method-Override: DELETE")
-    overrides += ("X-Original-URL: /acme/secret", "X-Rewrite-URL: /acme/secret")
+    overrides = (
+        *("X-HTTP-Method-Override: DELETE", "X-Method-Override: DELETE"),
+        *("X-Original-URL: /acme/secret", "X-Rewrite-URL: /acme/secret"),
+    )
     await web.ask(request(path, *overrides), ROUTES_PORT)
     (received,) = asked.requests
     assert (received.method, received.path) == ("GET", "/acme/widget/x")
@@ -97,12 +99,11 @@ async def test_other_methods_are_refused_and_not_disguised(web: Rig, asked: Http
     "403: only hosts that agent.md names for it; nothing is resolved",
 )
 async def test_the_secret_goes_to_its_hosts_only(web: Rig, asked: HttpsServer) -> None:
-    hosts = ("evil.example", f"{asked.host}.evil.example", f"{asked.host}@evil.example", "git.test")
-    hosts += (
-        f"git.test.:{asked.port}",
+    hosts = [
+        *("evil.example", "git.test", f"git.test.:{asked.port}", f"127.0.0.1:{asked.port}"),
+        *(f"{asked.host}.evil.example", f"{asked.host}@evil.example"),
         f"web.example:{web.canary.port}",
-        f"127.0.0.1:{asked.port}",
-    )
+    ]
     with web.watched() as seen:
         answers = await web.ask([request(f"/{host}/acme/widget/x") for host in hosts], ROUTES_PORT)
         proxied = await web.ask(

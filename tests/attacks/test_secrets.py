@@ -30,28 +30,33 @@ async def test_the_secret_is_in_no_file_and_no_environment(web: Rig, hub_secret:
 
 
 MEMORY = """
-wanted = [w[::-1] for w in json.loads(sys.stdin.read())]
-own, found, read = os.getpid(), {}, 0
+from array import array
+wanted = [w[::-1].encode() for w in json.loads(sys.stdin.read())]
+found, read, step = {}, 0, 1 << 22
+def chunks(pid):
+    # What was never touched holds nothing, and takes no room: the CLI has gigabytes of that.
+    pages, memory = open(f"/proc/{pid}/pagemap", "rb", 0), open(f"/proc/{pid}/mem", "rb", 0)
+    for line in open(f"/proc/{pid}/maps").read().splitlines():
+        start, end = (int(text, 16) for text in line.split()[0].split("-"))
+        for at in range(start, end if "w" in line.split()[1] else start, step):
+            pages.seek(at // 4096 * 8)
+            there = array("Q", pages.read(min(step, end - at) // 4096 * 8))
+            if not there or not max(there) >> 62: continue
+            for piece in range(0, len(there), 16):
+                if not max(there[piece : piece + 16]) >> 62: continue
+                try:
+                    memory.seek(at + piece * 4096)
+                    yield memory.read(min(16 * 4096 + 256, end - at - piece * 4096))
+                except OSError:
+                    pass
 for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
-    if pid == own: continue
     try:
-        maps = open(f"/proc/{pid}/maps").read().splitlines()
-        memory = open(f"/proc/{pid}/mem", "rb", 0)
+        for data in chunks(pid) if pid != os.getpid() else ():
+            read += len(data)
+            for number, text in enumerate(wanted):
+                if text in data: found.setdefault(str(number), []).append(pid)
     except OSError as exc:
         found.setdefault("refused", []).append(pid)
-        continue
-    for line in maps:
-        span, flags = line.split()[:2]
-        start, end = (int(text, 16) for text in span.split("-"))
-        if "w" not in flags or end - start > 1 << 30: continue
-        try:
-            memory.seek(start)
-            data = memory.read(end - start)
-        except (OSError, OverflowError, ValueError):
-            continue
-        read += len(data)
-        for number, text in enumerate(wanted):
-            if text.encode() in data: found.setdefault(str(number), []).append(pid)
 say([found, read])
 """
 

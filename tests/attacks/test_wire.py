@@ -1,4 +1,4 @@
-"""Attacks on the wire from inside a run; those on the warden are in tests/containers/test_attacks."""
+"""Attacks on the wire from inside a run; those on PID 1 are in tests/containers/test_attacks."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from pydantic import SecretStr
 from orchestrator.app import open_orchestrator
 from orchestrator.domain.container import MODEL_URL
 from orchestrator.domain.task import Task
+from orchestrator.engine.tasks import Tasks
 from orchestrator.gateway.http_server import Request, Response
 from orchestrator.gateway.loopback import serve_on_loopback
 from orchestrator.gateway.scripted import Script, ScriptedServer
@@ -85,9 +86,9 @@ async def runs(stage: Stage) -> tuple[Row, ...]:
     with tempfile.TemporaryDirectory(prefix="orchestrator-bench-") as folder:
         async with open_model() as model:
             settings = bench_settings(Path(folder), stage.image, model.url)
-            async with open_orchestrator(settings, {}) as service:
+            async with open_orchestrator(settings, {}) as service, Tasks(service) as tasks:
                 plan = await service.plan(Task(agent="bench", prompt=PROMPT))
-                server, _ = build_server(service, lambda: "main")
+                server, _ = build_server(service, tasks, lambda: "main", settings)
                 async with Client(server) as client, on_bridge(stage, model.url) as bridged:
                     bridge = docker_run(stage, Path(folder), plan, "bridge", bridged)
                     host = docker_run(stage, Path(folder), plan, "host", model.url)

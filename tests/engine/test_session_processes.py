@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ import anyio.abc
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from orchestrator.app import open_orchestrator
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.app import open_orchestrator, open_runtime
+from orchestrator.domain.container import WORKSPACE
 from orchestrator.domain.result import RunResult
 from orchestrator.engine import sessions
 from orchestrator.engine.session_rows import SessionKey
+from orchestrator.errors import NameTaken
 from tests.engine.staged import engine_of
 from tests.surfaces.mcp_stage import Stage
 
@@ -128,15 +128,17 @@ async def test_a_session_survives_the_orchestrator_killed_between_two_calls(stag
 
 
 async def test_a_session_survives_the_orchestrator_killed_in_the_middle_of_a_call(
-    stage: Stage, runtime: DockerRuntime
+    stage: Stage,
 ) -> None:
     async with caller(stage) as first:
         one = await first.told("echo blue > colour; echo done")
         await first.ask(f"echo begun > half; {FOR_EVER}")
-        await first.until("tool_call")
+        await until_inside(stage, "test -s half")
         await first.kill()
     async with caller(stage) as second:
-        three = await second.told("ps ax | grep -c '[t]ime.sleep'; cat colour half")
+        three = await second.told(
+            "grep -las '[t]ime.sleep' /proc/[0-9]*/cmdline | wc -l; cat colour half"
+        )
     assert str(three.result).startswith("0\nblue\nbegun | echo blue > colour")
     assert (three.session_id, three.session_note) == (one.session_id, "")
 
@@ -146,12 +148,12 @@ async def test_another_process_waits_asks_and_gets_a_session_when_it_is_idle(
 ) -> None:
     async with caller(stage) as first, caller(stage) as second:
         await first.told("echo 1 >> log; echo done")
-        await first.ask("while ! test -e go; do :; done; echo 2 >> log; cat log")
+        await first.ask("until test -e go; do sleep 0.05; done; echo 2 >> log; cat log")
         await first.until("tool_call")
         await second.ask("echo 3 >> log; tr '\\n' ' ' < log")
         await wanted(stage)  # it asks, and the first one goes on
         assert state_of(stage) == "running"
-        inside(stage, "touch go")
+        await until_inside(stage, "touch go")
         assert str((await first.result()).result).startswith("1\n2 | ")
         last = await second.result()
         assert str(last.result).startswith("1 2 3")
@@ -159,9 +161,7 @@ async def test_another_process_waits_asks_and_gets_a_session_when_it_is_idle(
         assert str((await first.told("tr '\\n' ' ' < log")).result).startswith("1 2 3")  # and back
 
 
-async def test_of_a_dead_process_a_session_is_taken_over_at_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_a_dead_process_a_session_is_taken_over_at_once(stage: Stage) -> None:
     async with caller(stage) as first, caller(stage) as second:
         await first.told("echo 1 >> log; echo done")
         await first.ask(FOR_EVER)
@@ -177,12 +177,12 @@ async def test_a_session_in_use_elsewhere_is_refused_after_a_while(
 ) -> None:
     monkeypatch.setattr(sessions, "TAKE_SECONDS", 0.5)
     async with caller(stage) as first:
-        await first.ask("while ! test -e go; do :; done; echo done")
+        await first.ask("until test -e go; do sleep 0.05; done; echo done")
         await first.until("tool_call")
         async with open_orchestrator(stage.settings, stage.env) as service:
-            with anyio.fail_after(PATIENCE), pytest.raises(Exception, match="try again later"):
+            with anyio.fail_after(PATIENCE), pytest.raises(NameTaken, match="try again later"):
                 await service.sessions.let_go(KEY)
-        inside(stage, "touch go")
+        await until_inside(stage, "touch go")
         await first.result()
 
 
@@ -223,8 +223,8 @@ async def test_an_expired_session_is_removed_by_whoever_sweeps(
         assert not [v for v in volumes["Volumes"] or () if v["Name"].startswith(name)]
 
 
-def database(stage: Stage) -> sqlite3.Connection:
-    return sqlite3.connect(stage.state / "runs.sqlite", isolation_level=None)
+def database(stage: Stage) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(stage.state / "runs.sqlite", isolation_level=None))
 
 
 def state_of(stage: Stage) -> str:
@@ -243,11 +243,17 @@ async def wanted(stage: Stage) -> None:
             await anyio.sleep(0.05)
 
 
-def inside(stage: Stage, command: str) -> None:
-    """Do something in the session's container, as the agent does."""
-    listed = subprocess.run(
-        ["docker", "ps", "--quiet", "--filter", f"label=orchestrator.session={KEY.text}"],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+async def until_inside(stage: Stage, command: str) -> None:
+    """Do something in the only container, as the agent does, until it succeeds."""
+    async with open_runtime(stage.settings, reap=False) as runtime:
+        (info,) = await runtime.list()
+        engine, argv = runtime.engine, ["sh", "-c", command]
+        with anyio.fail_after(PATIENCE):
+            while True:
+                made = await engine.call(
+                    engine.api.exec_create, info.id, argv, user="1000:1000", workdir=WORKSPACE
+                )
+                await engine.call(engine.api.exec_start, made["Id"])
+                seen = await engine.call(engine.api.exec_inspect, made["Id"])
+                if seen["ExitCode"] == 0:
+                    return

@@ -34,7 +34,7 @@ WHAT_IT_WAS_TOLD: Steps = [{"text": "{user_texts}"}]
 ASKS_THE_MODEL = """
 import os, urllib.error, urllib.request
 url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
-request = urllib.request.Request(url, b"{}", {"x-api-key": os.environ["ANTHROPIC_AUTH_TOKEN"]})
+request = urllib.request.Request(url, b"{}", {"x-api-key": os.environ["ANTHROPIC_API_KEY"]})
 try:
     print(urllib.request.urlopen(request).status)
 except urllib.error.HTTPError as exc:
@@ -110,10 +110,12 @@ async def test_a_rehearsed_cli_has_no_memory_of_its_rehearsal(harness: Harness) 
 async def test_a_waiting_spare_knows_nothing_of_runs_and_its_token_opens_nothing(
     harness: Harness, runtime: DockerRuntime
 ) -> None:
-    service = harness.service(WHAT_IT_WAS_TOLD, warm=1, workspace="copy", allowed_callers=["*"])
+    mark = secrets.token_hex(8)
+    service = harness.service(
+        WHAT_IT_WAS_TOLD, warm=1, workspace="copy", allowed_callers=[f"caller-{mark}"]
+    )
     workspace = harness._folder / "work" / "project"
     workspace.mkdir()
-    mark = secrets.token_hex(8)
     (workspace / "file").write_text(mark)
     async with kept_warm(service, harness.pool, 1):
         fields = {"prompt": f"prompt {mark}", "caller": f"caller-{mark}", "workspace": workspace}
@@ -126,7 +128,7 @@ async def test_a_waiting_spare_knows_nothing_of_runs_and_its_token_opens_nothing
             inside = await spare.container.run(Launch(argv=("sh", "-c", search)))
             for secret in (mark, first.run_id):
                 assert secret.encode() not in seen + inside.stdout
-            assert b"ANTHROPIC_AUTH_TOKEN=run-" in inside.stdout
+            assert b"ANTHROPIC_API_KEY=run-" in inside.stdout
             env = spare.process.launch.env
             asked = await spare.container.run(
                 Launch(argv=("python3", "-c", ASKS_THE_MODEL), env=env)
@@ -135,6 +137,7 @@ async def test_a_waiting_spare_knows_nothing_of_runs_and_its_token_opens_nothing
 
         claimed = {spare.name: spare.stage.reach.model for spare in spares}
         second = await done(service, **fields)
+        await until(harness.pool, lambda state: not (state.closing or state.in_use))
         (name,) = claimed.keys() - {info.name for info in await runtime.list()}
     access = claimed[name]
     async with connection(access.service) as near:

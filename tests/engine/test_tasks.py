@@ -158,7 +158,8 @@ async def test_a_question_that_nobody_answers_is_answered_by_itself(harness: Har
 
 
 async def test_a_tool_call_waits_for_somebodys_word(harness: Harness) -> None:
-    steps: Steps = [bash("echo one > f"), bash("echo two > f; cat f"), {"text": "{last_tool_result}"}]
+    two = bash("echo two > f; cat f")
+    steps: Steps = [bash("echo one > f"), two, {"text": "{last_tool_result}"}]
     async with Tasks(harness.service(steps, approval="ask")) as tasks:
         run_id = await tasks.start(task())
         (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
@@ -172,9 +173,7 @@ async def test_a_tool_call_waits_for_somebodys_word(harness: Harness) -> None:
                 await tasks.wait([run_id], "main", seconds=1)
         (call,) = view.approvals
         edited = {**call.input, "command": "echo three"}
-        await tasks.decide(
-            run_id, "main", approve=[call.call_id], inputs={call.call_id: edited}
-        )
+        await tasks.decide(run_id, "main", approve=[call.call_id], inputs={call.call_id: edited})
         (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
         assert (view.status, view.result.result) == ("completed", "three")

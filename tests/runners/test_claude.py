@@ -494,7 +494,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 KEYS = ("subtype", "message", "content", "error", "errors", "response", "request_id", "result")
-KEYS += ("request",)
 MORE = ("is_error", "stop_reason", "num_turns", "total_cost_usd", "tools", "mcp_servers", "attempt")
 TYPES = st.sampled_from(
     ["system", "assistant", "user", "result", "control_response", "control_request", "x"]
@@ -510,7 +509,7 @@ BLOCKS = st.lists(
 
 @given(
     kind=TYPES,
-    fields=st.dictionaries(st.sampled_from(KEYS + MORE + ("permission_denials",)), JSON),
+    fields=st.dictionaries(st.sampled_from((*KEYS, *MORE, "permission_denials", "request")), JSON),
     blocks=BLOCKS,
     nested=st.booleans(),
     init=st.booleans(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import anyio
@@ -11,6 +11,8 @@ import pytest
 from orchestrator.app import open_runtime
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.settings import read_settings
+from tests.surfaces.mcp_stage import Stage, on_stage
+from tests.surfaces.task_stage import Serve, serving
 
 CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 
@@ -50,3 +52,16 @@ def project(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 async def _containers() -> tuple[ContainerInfo, ...]:
     async with open_runtime(read_settings(), reap=False) as runtime:
         return await runtime.list()
+
+
+@pytest.fixture(scope="module")
+async def task_stage(tmp_path_factory: pytest.TempPathFactory, image: str) -> AsyncIterator[Stage]:
+    """One for all tests of a module."""
+    async with on_stage(tmp_path_factory.mktemp("stage"), image) as stage:
+        yield stage
+
+
+@pytest.fixture
+def serve(task_stage: Stage, request: pytest.FixtureRequest) -> Serve:
+    """Servers for a caller that is this test's own."""
+    return serving(task_stage, f"c{abs(hash(request.node.name)) % 10**8}")

@@ -12,7 +12,9 @@ import pytest
 from mcp import Client
 
 from orchestrator.app import open_orchestrator
-from orchestrator.surfaces import mcp_server
+from orchestrator.engine.tasks import Tasks
+from orchestrator.surfaces import mcp_waiting
+from orchestrator.surfaces.mcp_server import build_server
 from tests.surfaces.mcp_stage import (
     ERAS,
     FOR_EVER,
@@ -29,7 +31,11 @@ from tests.surfaces.mcp_stage import (
 
 pytestmark = pytest.mark.anyio
 
-TOOLS = ["list_agents", "run_subagent", "delegate_task", "apply_changes"]
+TOOLS = [
+    *("list_agents", "run_subagent", "delegate_task", "apply_changes"),
+    *("run_subagents", "wait_for_tasks", "get_all_tasks", "get_task_details", "get_logs"),
+    *("cancel_task", "reply_subagent", "resume_subagent_task"),
+]
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -119,7 +125,7 @@ async def test_a_run_returns_an_envelope_and_speaks_all_along(client: Client) ->
 async def test_a_client_that_waits_hears_something_though_nothing_happens(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_server, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(mcp_waiting, "HEARTBEAT_SECONDS", 0.05)
     stage.add_agent("slow", FOR_EVER)
     said: list[str] = []
     again = anyio.Event()
@@ -130,8 +136,8 @@ async def test_a_client_that_waits_hears_something_though_nothing_happens(
         said.append(message or "")
 
     arguments = {"agent_name": "slow", "prompt": "hi"}
-    async with open_orchestrator(stage.settings) as service:
-        server, _ = mcp_server.build_server(service, lambda: "main")
+    async with open_orchestrator(stage.settings) as service, Tasks(service) as runs:
+        server, _ = build_server(service, runs, lambda: "main", stage.settings)
         async with Client(server) as client, anyio.create_task_group() as tasks:
             waits = partial(client.call_tool, "run_subagent", arguments, progress_callback=tell)
             tasks.start_soon(waits)

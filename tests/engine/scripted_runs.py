@@ -1,0 +1,131 @@
+"""A service whose agents do what a test tells them, and a process of it that can be killed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+from orchestrator.access import Wish
+from orchestrator.domain.agent import AgentSpec, Asking
+from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.domain.task import Task
+from orchestrator.engine.clock import Clock
+from orchestrator.engine.conversation import Conversation
+from orchestrator.engine.desk import Desk
+from orchestrator.engine.live import LiveRun
+from orchestrator.engine.record import Listener, Record
+from orchestrator.engine.service import Begun, Service
+from orchestrator.engine.store import Store
+from orchestrator.engine.tasks import Tasks
+from orchestrator.plan import Plan
+
+AGENT = AgentSpec(name="worker", description="Works.", prompt="You work.")
+
+
+class Listening:
+    """Somebody to talk to, who remembers what he was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def interrupt(self) -> None:
+        pass
+
+    async def say(self, text: str) -> None:
+        self.heard.append(text)
+
+
+class ScriptedService(Service):
+    """Accepts and ends tasks as the real one does; in between, its agents are the test's."""
+
+    def __init__(self, store: Store, alive: Callable[[str], bool]) -> None:
+        nothing = cast("Any", None)
+        super().__init__(
+            agents=nothing,
+            store=store,
+            staging=nothing,
+            sessions=nothing,
+            copies=nothing,
+            alive=alive,
+        )
+        self.answer_seconds: dict[str, float] = {}
+        """By prompt."""
+        self.live: dict[str, LiveRun] = {}
+        self.heard: dict[str, Listening] = {}
+        self._groups: dict[str, TaskGroup] = {}
+        self._over: dict[str, anyio.Event] = defaultdict(anyio.Event)
+
+    async def begin(self, task: Task, *listeners: Listener, wish: Wish | None = None) -> Begun:
+        plan = Plan(
+            agent=AGENT,
+            task=task,
+            container=ContainerSpec(image="none"),
+            launch=Launch(argv=("none",)),
+            timeout_seconds=600,
+            first_message=task.prompt,
+        )
+        record, clock = Record(task.run_id, self.store, listeners), Clock(600)
+        seconds = self.answer_seconds.get(task.prompt, 600.0)
+        asking = Asking(whom="parent", answer_seconds=seconds, approval_seconds=seconds)
+        desk = Desk(task.run_id, self.store, self.exchanges, record, clock, asking, self.news)
+        await self.store.add_run(task)
+        record.note("queued", "for a test")
+        return Begun(cast("Any", None), LiveRun(plan, record, clock, desk))
+
+    async def _carry_out(self, begun: Begun) -> None:
+        live = begun.live
+        await self.store.set_status(live.run_id, "running")
+        heard = Listening()
+        live.conversation = cast("Conversation", heard)
+        self.heard[live.run_id] = heard
+        self.live[live.run_id] = live
+        with live.clock.running():
+            async with anyio.create_task_group() as tasks:
+                self._groups[live.run_id] = tasks
+                await self._over[live.run_id].wait()
+                tasks.cancel_scope.cancel()
+
+    def do(self, run_id: str, deed: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have the agent of a run do something, beside whatever else it does."""
+        self._groups[run_id].start_soon(deed)
+
+    def complete(self, run_id: str, result: str) -> None:
+        outcome = self.live[run_id].outcome
+        outcome.status, outcome.reason, outcome.result = "completed", "ok", result
+        self._over[run_id].set()
+
+
+class Process:
+    """An orchestrator process, as far as the store can tell."""
+
+    def __init__(self, folder: Path, owner: str, living: set[str]) -> None:
+        self.owner = owner
+        self._living = living
+        living.add(owner)
+        self.store = Store(folder / "runs.sqlite", owner)
+        self.service = ScriptedService(self.store, living.__contains__)
+        self.tasks = Tasks(self.service)
+
+    async def start(self) -> None:
+        await self.tasks.__aenter__()
+
+    async def stop(self) -> None:
+        await self.tasks.__aexit__(None, None, None)
+        self._living.discard(self.owner)
+        self.store.close()
+
+    async def kill(self) -> None:
+        """From this moment on, nothing that it does reaches the store."""
+        async with self.store._limiter:  # a thread that is at it finishes what it does
+            self.store._db.close()
+        self._living.discard(self.owner)
+        await self.tasks.__aexit__(None, None, None)
+
+
+def kinds(events: Sequence[Any], kind: str) -> list[Any]:
+    return [event for event in events if event.kind == kind]
