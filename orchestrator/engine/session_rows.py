@@ -15,10 +15,8 @@ SessionState = Literal[
     "stopped",  # only its files are there
 ]
 
-_SELECT = (
-    "SELECT agent, caller, name, state, owner, conversation, runs, created, used, expires, wanted "
-    "FROM sessions"
-)
+_COLUMNS = "agent, caller, name, state, owner, conversation, runs, created, used, expires, wanted"
+_SELECT = f"SELECT {_COLUMNS} FROM sessions"  # noqa: S608 our own text
 _WHERE = "WHERE agent = ? AND caller = ? AND name = ?"
 
 
@@ -73,20 +71,19 @@ class SessionRows:
     async def take(self, key: SessionKey, expire_seconds: float) -> SessionRow:
         """It is ours now, and in use; made if there was none."""
         now = time.time()
-        await self._store.write(
-            "INSERT INTO sessions (agent, caller, name, state, owner, conversation, runs, created, "
+        rows = await self._store.select(
+            "INSERT INTO sessions (agent, caller, name, state, owner, conversation, runs, created, "  # noqa: S608 our own text
             "used, expires) VALUES (?, ?, ?, 'running', ?, '', 0, ?, ?, ?) "
             "ON CONFLICT (agent, caller, name) DO UPDATE SET state = 'running', "
-            "owner = excluded.owner, used = excluded.used, expires = excluded.expires, wanted = 0",
+            "owner = excluded.owner, used = excluded.used, expires = excluded.expires, wanted = 0 "
+            f"RETURNING {_COLUMNS}",
             *_values(key),
             self._owner,
             now,
             now,
             now + expire_seconds,
         )
-        row = await self.get(key)
-        assert row is not None  # noqa: S101 just written
-        return row
+        return _row(rows[0])
 
     async def set_conversation(self, key: SessionKey, conversation: str) -> None:
         await self._update(key, "conversation = ?, runs = 0", conversation)

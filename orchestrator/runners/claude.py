@@ -187,7 +187,7 @@ def rehearsal() -> bytes:
 
     Its first request takes 150 ms, the next ones 30: what it needs for them is there by then. What
     is asked for is refused by the gateway, and neither message nor refusal is in the next request
-    (seen with 2.1.197; tests/engine/test_spares.py keeps an eye on it).
+    (seen with 2.1.325; tests/engine/test_spares.py keeps an eye on it).
     """
     return _line({"type": "user", "message": {"role": "user", "content": []}})
 

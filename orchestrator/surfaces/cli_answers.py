@@ -81,20 +81,14 @@ class Answers:
     def hear(self, event: Event) -> None:
         """Take note of an event, and say what can be done about it."""
         which = str(event.data.get("message_id") or event.data.get("call_id") or "")
-        if event.kind == "asked":
-            here = "type the answer here, or " * self._somebody
-            self._say(f"{here}`orchestrator reply {self._run_id} {which} ANSWER`")
-        elif event.kind == "approval_asked":
-            here = "type y or n here, or " * self._somebody
-            self._say(shown_input(event.data.get("input")))
-            self._say(f"{here}`orchestrator approve {self._run_id} {which}`, or reject")
-        else:
-            if event.kind in ("answered", "approval_decided"):
-                self._open.pop(which, None)
-            return
-        self._open[which] = event
-        self._asked.set()
-        self._asked = anyio.Event()
+        if event.kind in ("answered", "approval_decided"):
+            self._open.pop(which, None)
+        elif event.kind in ("asked", "approval_asked"):
+            self._open[which] = event
+            if len(self._open) == 1 or not self._somebody:
+                self._put(which, event)
+            self._asked.set()
+            self._asked = anyio.Event()
 
     async def read(self) -> None:
         """Answer with what is typed, one after the other, for ever; nothing without a terminal."""
@@ -104,10 +98,23 @@ class Answers:
                 await asked.wait()
                 continue
             which, event = next(iter(self._open.items()))
-            termios.tcflush(sys.stdin, termios.TCIFLUSH)  # it was not meant for this
             line = await self._typed(which)
             if line is not None:
                 await self._answer(which, event, line.strip())
+            if which not in self._open and self._open:
+                self._put(*next(iter(self._open.items())))
+
+    def _put(self, which: str, event: Event) -> None:
+        """Say what is to be answered now, and how."""
+        if self._somebody:
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed was not meant for this
+        if event.kind == "asked":
+            here = f"type the answer to {which} here, or " * self._somebody
+            self._say(f"{here}`orchestrator reply {self._run_id} {which} ANSWER`")
+        else:
+            here = f"y or n to {which}, or " * self._somebody
+            self._say(shown_input(event.data.get("input")))
+            self._say(f"{here}`orchestrator approve {self._run_id} {which}`, or reject")
 
     async def _typed(self, which: str) -> str | None:
         """A line, or None if it came too late or will not come."""

@@ -109,8 +109,8 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
         row.append(f"{seconds:6.1f} s  ", "dim")
         row.append(f"{line.label:<{LABEL_WIDTH}}  ", line.style)
         row.append(line.text, line.style if kind in _LOUD else "")
-        if kind in _ASKS:
-            console.print(row)  # all of it
+        if kind in _WHOLE:
+            console.print(row)
         else:
             console.print(row, no_wrap=True, overflow="ellipsis")
         mind_the_spinner(kind)
@@ -121,6 +121,9 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
 
 _ASKS = ("asked", "approval_asked")
 _ANSWERS = ("answered", "approval_decided")
+
+_WHOLE = (*_ASKS, "")
+"""Kinds that a terminal does not cut: nobody should allow what he has not seen."""
 
 _LOUD = ("schema_failed", "denied", "mcp_failed", "ended", "tool_result", "model_request")
 """Kinds whose text looks like their name."""

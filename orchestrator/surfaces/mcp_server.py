@@ -31,6 +31,7 @@ from orchestrator.surfaces.mcp_arguments import (
     strict,
 )
 from orchestrator.surfaces.mcp_compat import Compatibility
+from orchestrator.surfaces.mcp_dynamic import dynamic_tool
 from orchestrator.surfaces.mcp_notices import ChangeNotices, RunNotices
 from orchestrator.surfaces.mcp_resources import RunResources
 from orchestrator.surfaces.mcp_tasks import BIG, task_tools
@@ -62,6 +63,8 @@ def build_server(
         *_tools(service, waiting, who_calls),
         *task_tools(service, tasks, waiting, who_calls),
     ]
+    if settings.dynamic_template:
+        tools.append(dynamic_tool(settings.dynamic_template, waiting, who_calls))
     server: MCPServer[Any] = MCPServer(
         "subagent-orchestrator",
         version=__version__,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 import mcp.types as t
@@ -11,6 +12,8 @@ from pydantic import Field
 
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunStatus
+from orchestrator.domain.task import Task
+from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks import Tasks
 from orchestrator.errors import CallerError, RunRefused
@@ -88,32 +91,32 @@ def _several(
         caller = who_calls()
         batch = Batch(tasks)
         wait = await waiting.begin(ctx, caller)
-        runs = wait.runs or await _start(batch, caller)
-        names = dict(zip(batch.names, runs, strict=True))
         if background:
-            views = [await engine.view(run_id, caller) for run_id in runs]
-            return tasks_answer(views, ids=names)
-        async with waiting.cancelled_with(wait, runs):
-            found = await waiting.follow(wait, runs)
-        return found if isinstance(found, t.InputRequiredResult) else tasks_answer(found, ids=names)
+            wait.at_most(0)
+        found = await waiting.start_and_follow(wait, partial(_start, batch, caller))
+        if isinstance(found, t.InputRequiredResult):
+            return found
+        ids = {name: view.run_id for name, view in zip(batch.names, found, strict=True)}
+        return tasks_answer(found, ids=ids)
 
-    async def _start(batch: Batch, caller: str) -> tuple[str, ...]:
+    async def _start(batch: Batch, caller: str, listener: Listener) -> list[str]:
         """All of them or none: what has begun is ended when another one cannot."""
-        started: dict[str, str] = {}
+        made: dict[str, Task] = {}
+        for name, each in batch.in_order():
+            made[name] = asked_task(
+                *(caller, each.agent_name, each.prompt, each.context, each.workspace),
+                session=each.session,
+                after=tuple(made[before].run_id for before in each.depends_on),
+            )
+            check_known(service, made[name])
+        started: list[str] = []
         try:
-            for name, each in batch.in_order():
-                after = tuple(started[before] for before in each.depends_on)
-                task = asked_task(
-                    *(caller, each.agent_name, each.prompt, each.context, each.workspace),
-                    session=each.session,
-                    after=after,
-                )
-                check_known(service, task)
-                started[name] = await engine.start(task)
+            for task in made.values():
+                started.append(await engine.start(task, listener))  # noqa: PERF401 one may fail
         except BaseException:
-            await waiting.end(tuple(started.values()), caller)
+            await waiting.end(started, caller)
             raise
-        return tuple(started[name] for name in batch.names)
+        return [made[name].run_id for name in batch.names]
 
     @told
     async def wait_for_tasks(

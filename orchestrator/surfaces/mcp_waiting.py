@@ -8,8 +8,8 @@ it to the caller.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -20,10 +20,12 @@ from mcp import MCPError
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel, Field
 
+from orchestrator.access import Wish
 from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event
 from orchestrator.domain.exchange import Question
 from orchestrator.domain.task import Task
+from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks import Tasks, TaskView, Until
 from orchestrator.errors import OrchestratorError
@@ -48,6 +50,12 @@ HANDSHAKE_ERA = "2026"
 Call = Context[Any]
 
 Reply = t.CallToolResult | t.InputRequiredResult
+
+Found = tuple[TaskView, ...] | t.InputRequiredResult
+"""Runs; or what a person has to be asked before the call comes again."""
+
+Start = Callable[[Listener], Awaitable[list[str]]]
+"""Begins runs, which tell the listener what happens."""
 
 T = TypeVar("T")
 
@@ -108,42 +116,60 @@ class Waiting:
             await self._deliver(wait, asked.run_id, asked.message_id, response)
         return wait
 
-    async def run(self, ctx: Call, task: Task, *, background: bool = False) -> Reply:
+    async def run(
+        self, ctx: Call, task: Task, *, background: bool = False, wish: Wish | None = None
+    ) -> Reply:
         """Run a task: to its end if that comes soon enough."""
         wait = await self.begin(ctx, task.caller)
-        with Lines() as lines:
-            runs = wait.runs or (await self._tasks.start(task, lines.add),)
-            if background:
-                return run_answer(await self._tasks.view(runs[0], task.caller))
-            async with self.cancelled_with(wait, runs):
-                found = await self.follow(wait, runs, lines=lines)
+        if background:
+            wait.at_most(0)
+
+        async def start(listener: Listener) -> list[str]:
+            return [await self._tasks.start(task, listener, wish=wish)]
+
+        found = await self.start_and_follow(wait, start)
         return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
 
+    async def start_and_follow(self, wait: Wait, start: Start) -> Found:
+        """The same for runs that are started now, unless an earlier round has done it."""
+        runs = list(wait.runs)
+
+        async def have() -> None:
+            if not runs:
+                runs.extend(await start(lines.add))
+
+        with Lines("it is being prepared") as lines:
+            try:
+                return await self.follow(wait, runs, lines=lines, first=have)
+            except anyio.get_cancelled_exc_class():  # who takes back a call takes back its runs
+                await self.end(runs, wait.caller)
+                raise
+
     async def follow(
-        self, wait: Wait, runs: Sequence[str], *, until: Until = "all", lines: Lines | None = None
-    ) -> tuple[TaskView, ...] | t.InputRequiredResult:
+        self,
+        wait: Wait,
+        runs: Sequence[str],
+        *,
+        until: Until = "all",
+        lines: Lines | None = None,
+        first: Callable[[], Awaitable[None]] | None = None,
+    ) -> Found:
         """What has become of runs: when they are settled, or when the time is up."""
+
+        async def look() -> tuple[TaskView, ...]:
+            if first is not None:
+                await first()
+            return await self._tasks.wait(runs, wait.caller, seconds=wait.left, until=until)
+
         with lines or Lines(f"waiting for {' '.join(runs)}") as shown:
             while True:
-                views = await shown.during(
-                    wait.ctx,
-                    lambda: self._tasks.wait(runs, wait.caller, seconds=wait.left, until=until),
-                )
+                views = await shown.during(wait.ctx, look)
                 question = self._for_a_person(wait, views)
                 if question is None:
                     return views
                 if wait.ctx.request_context.protocol_version >= HANDSHAKE_ERA:
                     return _to_be_asked(question, runs)
                 await shown.during(wait.ctx, partial(self._ask, wait, question))
-
-    @asynccontextmanager
-    async def cancelled_with(self, wait: Wait, runs: Sequence[str]) -> AsyncIterator[None]:
-        """A caller who takes back a call takes back its runs, unless he was handed them."""
-        try:
-            yield
-        except anyio.get_cancelled_exc_class():
-            await self.end(runs, wait.caller)
-            raise
 
     async def end(self, runs: Sequence[str], caller: str) -> None:
         """Cancel runs, all at once, even if we are cancelled ourselves."""
@@ -162,7 +188,7 @@ class Waiting:
     # Questions for a person
 
     def _for_a_person(self, wait: Wait, views: Sequence[TaskView]) -> Question | None:
-        if not _can_ask(wait.ctx):
+        if not (wait.left and _can_ask(wait.ctx)):
             return None
         agents = self._service.agents.current().agents
         for view in views:
@@ -240,7 +266,7 @@ class Lines:
 
     def __init__(self, first: str = "") -> None:
         self._send, self._receive = anyio.create_memory_object_stream[str](QUEUED_LINES)
-        self._last = first
+        self._last = first[:LINE_CHARS]
         self._count = 0
 
     def __enter__(self) -> Self:

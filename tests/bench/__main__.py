@@ -26,6 +26,7 @@ from tests.bench.runs import runs, server_start
 from tests.bench.sessions import sessions
 from tests.bench.spares import idle_spare, spare_crowd, spares
 from tests.bench.stage import Stage, open_stage
+from tests.bench.tasks import tasks
 from tests.bench.throughput import throughput
 from tests.bench.workspace import workspace
 
@@ -45,6 +46,7 @@ CASES: dict[str, Case] = {
     "spare-crowd": spare_crowd,
     "workspace": workspace,
     "egress": egress,
+    "tasks": tasks,
 }
 
 README = Path(__file__).parents[2] / "README.md"

@@ -26,7 +26,7 @@ RUNS = int(os.environ.get("SOAK_SPARE_RUNS", "300"))
 SEED = int(os.environ.get("SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
 
 WARM = 4
-AT_ONCE = 4
+AT_ONCE = 2
 PLENTY = 1 << 40
 
 KILL_WAITING, KILL_RUNNING, TOUCH, MEMORY = 0.08, 0.04, 0.04, 0.03

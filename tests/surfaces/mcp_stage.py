@@ -38,6 +38,13 @@ FOR_EVER = {"text": "too late", "delay_seconds": 3600}
 NOT_OURS = ("ANTHROPIC_", "CLAUDE", "ORCHESTRATOR_")
 """Variables of whoever runs the tests that a server on stage does not get."""
 
+TOOLS = [
+    *("list_agents", "run_subagent", "delegate_task", "apply_changes"),
+    *("run_subagents", "wait_for_tasks", "get_all_tasks", "get_task_details", "get_logs"),
+    *("cancel_task", "reply_subagent", "resume_subagent_task"),
+]
+"""What a server offers unless somebody asks for more."""
+
 Message = dict[str, Any]
 
 

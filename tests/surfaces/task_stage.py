@@ -74,7 +74,12 @@ class Serve(Protocol):
     """What the fixture `serve` is."""
 
     def __call__(
-        self, era: str = "auto", window: float | None = None, compat: bool = False, **options: Any
+        self,
+        era: str = "auto",
+        window: float | None = None,
+        compat: bool = False,
+        template: str = "",
+        **options: Any,
     ) -> AbstractAsyncContextManager[Server]: ...
 
 
@@ -83,9 +88,13 @@ def serving(stage: Stage, caller: str) -> Serve:
 
     @asynccontextmanager
     async def serve(
-        era: str = "auto", window: float | None = None, compat: bool = False, **options: Any
+        era: str = "auto",
+        window: float | None = None,
+        compat: bool = False,
+        template: str = "",
+        **options: Any,
     ) -> AsyncIterator[Server]:
-        update = {"window_seconds": window, "compatibility": compat}
+        update = {"window_seconds": window, "compatibility": compat, "dynamic_template": template}
         settings = stage.settings.model_copy(update=update)
         async with open_orchestrator(settings) as service, Tasks(service) as tasks:
             server, watch = build_server(service, tasks, lambda: caller, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.surfaces.mcp_stage import ERAS, PATIENCE, call, text
-from tests.surfaces.task_stage import ASKS, Serve
+from tests.surfaces.task_stage import ASKS, Serve, bash
 
 pytestmark = pytest.mark.anyio
 
@@ -61,3 +61,43 @@ async def test_an_older_conversation_goes_on_as_it_used_to(serve: Serve, era: st
         assert said.startswith(f"run {run_id} is success: ")
         _, said = await server.refused("run_subagent_nobody", input="x")
         assert said.startswith("no agent 'nobody'")
+
+
+# Agents made at call time
+
+
+async def test_an_agent_is_made_at_call_time_inside_the_bounds_of_its_template(
+    serve: Serve,
+) -> None:
+    async with serve() as server:
+        template = server.agent(
+            "template",
+            bash("echo {last_user_text}"),
+            {"text": "{last_tool_result}"},
+            permissions={"allow": ["Bash", "Read"]},
+        )
+        names = [tool.name for tool in (await server.client.list_tools()).tools]
+        assert "dynamic_subagent_task" not in names
+    wish = {"description": "say-it", "instructions": "Say it.", "tools": ["Bash"]}
+    async with serve(template=template) as server:
+        done = await server.call("dynamic_subagent_task", **wish, enable_sandbox=True)
+        assert done["result"] == "say-it"
+        more = {**wish, "tools": ["Bash", "Write"], "enable_sandbox": True}
+        code, said = await server.refused("dynamic_subagent_task", **more)
+        assert code == "run_refused"
+        assert said.startswith("Write: not among the tools that may be given (Bash, Read)")
+        _, said = await server.refused(
+            "dynamic_subagent_task", **{**wish, "tools": []}, enable_sandbox=True
+        )
+        assert said.startswith("tools is empty")
+        _, said = await server.refused(
+            "dynamic_subagent_task", **wish, enable_sandbox=True, max_steps=5000
+        )
+        assert said.startswith("max_steps: ")
+
+        now = await server.call("dynamic_subagent_task", **wish, enable_sandbox=False)
+        assert now["status"] == "paused"
+        done = await server.call(
+            "resume_subagent_task", task_id=now["run_id"], approve_all=True, wait=True
+        )
+        assert done["result"] == "say-it"

@@ -21,7 +21,7 @@ from orchestrator.containers.file_lock import file_lock
 from orchestrator.errors import ImageBuildFailed
 from orchestrator.gateway.scripted import Script, scripted_server
 from orchestrator.settings import read_settings
-from tests.surfaces.mcp_stage import COMMAND, PATIENCE, Message, Stage, http_server, on_stage
+from tests.surfaces.mcp_stage import COMMAND, PATIENCE, TOOLS, Message, Stage, http_server, on_stage
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +153,7 @@ def judges() -> Path:
 async def test_the_inspector_finds_nothing_wrong_with_the_tools(stage: Stage, judges: Path) -> None:
     listed = await _inspect(stage, judges, "--method", "tools/list", "--strict")
     names = [tool["name"] for tool in listed["tools"]]
-    assert names == ["list_agents", "run_subagent", "delegate_task", "apply_changes"]
+    assert names == TOOLS
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])

@@ -19,6 +19,7 @@ from tests.surfaces.mcp_stage import (
     ERAS,
     FOR_EVER,
     PATIENCE,
+    TOOLS,
     Notices,
     Stage,
     call,
@@ -30,12 +31,6 @@ from tests.surfaces.mcp_stage import (
 )
 
 pytestmark = pytest.mark.anyio
-
-TOOLS = [
-    *("list_agents", "run_subagent", "delegate_task", "apply_changes"),
-    *("run_subagents", "wait_for_tasks", "get_all_tasks", "get_task_details", "get_logs"),
-    *("cancel_task", "reply_subagent", "resume_subagent_task"),
-]
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 

@@ -9,6 +9,7 @@ import anyio
 import mcp.types as t
 import pytest
 from mcp import Client, MCPError
+from mcp.shared.exceptions import MCPDeprecationWarning
 
 from orchestrator.surfaces import mcp_tasks
 from orchestrator.surfaces.client_window import window_seconds
@@ -264,10 +265,12 @@ async def test_a_batch_that_cannot_be_is_refused_and_nothing_of_it_begins(
         assert said == "task 'a' depends on 'c', which is not in this call; known: a"
         said = await refused({"id": "a"}, {"id": "a"})
         assert said == "id 'a' is there more than once; give each task its own"
-        assert (await server.call("get_all_tasks"))["tasks"] == []
-
         said = await refused({"id": "a"}, {"agent_name": "nobody", "depends_on": ["a"]})
         assert said.startswith("no agent 'nobody'; known: ")
+        assert (await server.call("get_all_tasks"))["tasks"] == []
+
+        said = await refused({"id": "a"}, {"session": "s", "depends_on": ["a"]})
+        assert "has no sessions" in said
         (begun,) = (await server.call("get_all_tasks"))["tasks"]
         assert begun["status"] == "cancelled"
 
@@ -327,6 +330,14 @@ async def test_callers_at_one_server_see_no_runs_but_their_own(
                 await _subscribe(theirs, era, uri)
             assert len((await mine.list_resources()).resources) == 2
             answer = {"run_id": run_id, "message_id": message_id, "answer": "blue"}
-            assert (await main.call("reply_subagent", **answer, wait=True))[
-                "result"
-            ] == "it is blue"
+            done = await main.call("reply_subagent", **answer, wait=True)
+            assert done["result"] == "it is blue"
+
+
+async def _subscribe(client: Client, era: str, uri: str) -> None:
+    if era == "legacy":
+        with pytest.warns(MCPDeprecationWarning):
+            await client.subscribe_resource(uri)
+        return
+    async with client.listen(resource_subscriptions=[uri]):
+        pass
