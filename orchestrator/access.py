@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.agent import AgentSpec, Permissions, Session
+from orchestrator.domain.agent import AgentSpec, Permissions, Session, Verdict
 from orchestrator.errors import CallerRefused, RunRefused
 
 CHEAP_MODEL = "haiku"
@@ -54,13 +54,19 @@ def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
             "permissions": Permissions(allow=wish.tools, deny=template.permissions.deny),
             "max_turns": min(wish.max_steps, template.max_turns),
             "model": model,
-            "approval": template.approval if wish.sandboxed else {"*": "ask"},
+            "approval": template.approval if wish.sandboxed else _asking(template),
             "session": Session(),
             "warm": 0,
             "output_schema": None,
             "output_format": "text",
         }
     )
+
+
+def _asking(template: AgentSpec) -> dict[str, Verdict]:
+    """Somebody's word for everything, and what was denied stays so."""
+    denied = {rule: verdict for rule, verdict in template.approval.items() if verdict == "deny"}
+    return {"*": "ask", **denied}
 
 
 def _covers(rule: str, tool: str) -> bool:

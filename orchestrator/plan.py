@@ -149,11 +149,13 @@ def plan(
 
 
 def _lifetime(agent: AgentSpec, timeout: float) -> float:
-    if agent.session.keep or agent.may_wait:
+    if agent.session.keep:
         return KEPT_SECONDS
     waiting = WAITING_SECONDS if agent.warm else 0.0
+    waiting += agent.ask.patience_seconds if agent.may_wait else 0.0
     # Of the agent's time, not of the task's: spares are made before anybody asks for less.
-    return (agent.timeout_ms / 1000 if agent.warm else timeout) + waiting + GRACE_SECONDS
+    mine = agent.timeout_ms / 1000 if agent.warm else timeout
+    return min(KEPT_SECONDS, mine + waiting + GRACE_SECONDS)
 
 
 def _told(agent: AgentSpec) -> AgentSpec:

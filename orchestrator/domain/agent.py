@@ -97,6 +97,8 @@ Rule = Annotated[str, AfterValidator(_check_rule)]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 """A rule, or "*" for every tool."""
 
+Verdict = Literal["auto", "ask", "deny"]
+
 Host = Annotated[str, AfterValidator(_check_host)]
 """A name, "*." and a name, an address or a range of them; then perhaps a port."""
 
@@ -240,6 +242,11 @@ class Asking(Frozen):
     approval_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
     """After so long a tool call that nobody approved is rejected."""
 
+    @property
+    def patience_seconds(self) -> float:
+        """How long a run may wait for others in all, beside the time it has for itself."""
+        return 10 * max(self.answer_seconds, self.approval_seconds)
+
 
 class Session(Frozen):
     """Whether a container and its conversation are kept between calls, and for how long."""
@@ -346,7 +353,7 @@ class AgentSpec(Frozen):
     """How a directory that the caller names is shown to the agent, at /workspace."""
     ask: Asking = Asking()
     """Whom it may ask while it works."""
-    approval: dict[Pattern, Literal["auto", "ask", "deny"]] = {}
+    approval: dict[Pattern, Verdict] = {}
     """Which of the tools it is allowed need somebody's word: rules, or "*", and auto, ask, deny."""
     subagents: tuple[Name, ...] = ()
     """Agents that it may run itself."""

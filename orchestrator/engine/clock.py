@@ -12,10 +12,13 @@ import anyio
 class Clock:
     """Counts the seconds that a run was at work, and ends it when they are used up."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, may_stop_seconds: float = inf) -> None:
         self.seconds = seconds
+        self._may_stop = may_stop_seconds
+        """For so long in all it stands still; then it goes on, whoever waits."""
         self._before = 0.0
         self._since: float | None = None
+        self._stopped_at = 0.0
         self._stops = 0
         self._scope: anyio.CancelScope | None = None
         self._changed = anyio.Event()
@@ -43,12 +46,16 @@ class Clock:
         self._stops += 1
         if self._stops == 1:
             self._before, self._since = self.spent, None
-            self._set_deadline(inf)
+            self._stopped_at = anyio.current_time()
+            self._set_deadline(self._stopped_at + self._may_stop + self.seconds - self._before)
         try:
             yield
         finally:
             self._stops -= 1
             if self._stops == 0:
+                stood = anyio.current_time() - self._stopped_at
+                self._before += max(0.0, stood - self._may_stop)
+                self._may_stop = max(0.0, self._may_stop - stood)
                 self._go()
 
     async def until(self, seconds: float) -> None:

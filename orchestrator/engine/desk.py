@@ -160,8 +160,8 @@ class Desk:
         """The run's time stands still, and everybody can see why."""
         with self._clock.stopped():
             self._open[what] = kind
-            await self._set_status()
             try:
+                await self._set_status()
                 yield
             finally:
                 del self._open[what]

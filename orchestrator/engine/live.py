@@ -10,6 +10,7 @@ from orchestrator.engine.desk import Desk
 from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.record import Record
 from orchestrator.gateway.parent import Delegate
+from orchestrator.gateway.reach import Reach
 from orchestrator.plan import Plan
 
 
@@ -24,12 +25,26 @@ class LiveRun:
     outcome: Outcome = field(default_factory=Outcome)
     delegate: Delegate | None = None
     """How its agent runs others, if it may."""
+    errands: int = 0
+    errands_usd: float = 0.0
+    """What it has handed to others, and what that has cost."""
+    reach: Reach | None = None
     conversation: Conversation | None = None
     """While there is somebody to talk to."""
 
     @property
     def run_id(self) -> str:
         return self.plan.task.run_id
+
+    @property
+    def budget_left(self) -> float | None:
+        """What its agent may still spend, itself or through others; None for no limit."""
+        budgets = (self.plan.agent.max_budget_usd, self.plan.task.budget_usd)
+        limits = [budget for budget in budgets if budget is not None]
+        if not limits:
+            return None
+        spent = self.reach.model.usage.cost_usd if self.reach is not None else 0.0
+        return max(0.0001, min(limits) - spent - self.errands_usd)
 
     async def steer(self, text: str) -> bool:
         """Stop what the agent is doing and tell it something; False if nobody is there to hear.

@@ -87,7 +87,7 @@ class _Work:
         self._stage = stage
         conversation = stage.conversation
         conversation.bind(record, plan.agent.resources.output_mb * MIB)
-        self._live.conversation = conversation
+        self._live.conversation, self._live.reach = conversation, stage.reach
         record.note("started", f"{plan.launch.argv[0]} in {stage.container.name}")
         try:
             await self._copy_in(stage.container)  # while the CLI starts

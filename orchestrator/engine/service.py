@@ -6,7 +6,7 @@ import json
 import logging
 import secrets as random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +43,9 @@ from orchestrator.redaction import Sought
 from orchestrator.workspace.apply import Applied
 
 log = logging.getLogger(__name__)
+
+MAX_ERRANDS = 32
+"""Tasks that one run may hand to others."""
 
 MAX_DEPTH = 3
 """Agents that run agents that run agents."""
@@ -92,6 +95,11 @@ class Service:
         self._agent_turns: dict[str, anyio.CapacityLimiter] = defaultdict(
             lambda: anyio.CapacityLimiter(max_runs_per_agent)
         )
+        self._errand_turns: dict[int, anyio.CapacityLimiter] = defaultdict(
+            lambda: anyio.CapacityLimiter(max_runs)
+        )
+        self.run_child: Callable[[Task], Awaitable[RunResult]] = self.run
+        """How agents run agents: as a task that can be watched, where there are tasks."""
 
     async def plan(self, task: Task) -> Plan:
         """What a run of this task could touch. Nothing is made."""
@@ -117,7 +125,7 @@ class Service:
         prepared = await self._staging.prepare(agent, task)
         record.add_secrets(prepared.secrets)
         record.add_secrets(self._staging.variables(prepared))
-        clock = Clock(prepared.plan.timeout_seconds)
+        clock = Clock(prepared.plan.timeout_seconds, agent.ask.patience_seconds)
         desk = Desk(task.run_id, self.store, self.exchanges, record, clock, agent.ask, self.news)
         await self.store.add_run(task)
         record.note("queued", f"{task.agent} for {task.caller}")
@@ -178,9 +186,13 @@ class Service:
 
     @asynccontextmanager
     async def _place(self, prepared: Prepared) -> AsyncIterator[None]:
-        """One of the places for runs; whose parent is a run has its parent's."""
-        if prepared.task.depth:
-            yield
+        """One of the places for runs. There are as many for those that work for others, at each
+        depth by itself: who waits for a place must not hold one that it needs.
+        """
+        depth = prepared.task.depth
+        if depth:
+            async with self._errand_turns[depth]:
+                yield
             return
         async with self._agent_turns[prepared.agent.name], self._turns:
             yield
@@ -192,17 +204,23 @@ class Service:
             raise CallerRefused(f"you may run {', '.join(mine.subagents)}, and not {agent!r}")
         if task.depth >= MAX_DEPTH:
             raise CallerRefused(f"agents run agents {MAX_DEPTH} deep at most; do it yourself")
+        live.errands += 1
+        if live.errands > MAX_ERRANDS:
+            raise CallerRefused(f"that were {MAX_ERRANDS} tasks for others; do the rest yourself")
         child = Task(
             agent=agent,
-            prompt=prompt,
-            context=context,
+            prompt=live.record.clean(prompt),
+            context=live.record.clean(context),
+            session=task.run_id if self.agents.current().agent(agent).session.keep else "",
             caller=mine.name,
+            budget_usd=live.budget_left,
             timeout_seconds=max(1.0, live.clock.seconds - live.clock.spent),
             parent_run_id=task.run_id,
             depth=task.depth + 1,
         )
         live.record.note("delegated", f"{agent}: {prompt}", run_id=child.run_id)
-        result = await self.run(child)
+        result = await self.run_child(child)
+        live.errands_usd += result.cost_usd
         if result.status != "completed":
             raise RunRefused(f"{agent} {result.status} ({result.reason}): {result.message}")
         return result.result if isinstance(result.result, str) else json.dumps(result.result)

@@ -103,6 +103,7 @@ class _Live:
     async def end_container(self) -> None:
         await self.end_cli()
         self.container = self.reach = None
+        self.made_of = ""
         held, self.held = self.held, AsyncExitStack()
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             await held.aclose()
@@ -224,10 +225,15 @@ class Sessions:
             kept = self._runtime.keep(key, makings.spec, labels=makings.labels)
             return await live.held.enter_async_context(kept)
 
-        live.container = await self._until_free(live.key, enter)
-        live.reach = makings.reach()
-        live.reach.revoke()
-        await live.reach.offer(live.container)
+        try:
+            container = await self._until_free(live.key, enter)
+            reach = makings.reach()
+            reach.revoke()
+            await reach.offer(container)
+        except BaseException:
+            await live.end_container()
+            raise
+        live.container, live.reach = container, reach
 
     async def _start_cli(self, live: _Live, makings: Makings, row: SessionRow) -> SessionUse:
         """The CLI, with the conversation of before if that can still be found."""

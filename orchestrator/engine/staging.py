@@ -174,6 +174,8 @@ class Staging:
     async def stage(self, prepared: Prepared, live: LiveRun) -> AsyncIterator[Stage]:
         """Where the run is played, bound to it for as long as the block lasts."""
         record = live.record
+        if prepared.agent.seccomp == "strict" and prepared.place.seccomp is None:
+            record.note("warning", "this engine does not take our seccomp profile; its own is used")
         image = prepared.plan.container.image
         record.note("starting", f"a container of {image}", image=image)
         if prepared.agent.session.keep:
@@ -408,7 +410,7 @@ class Staging:
         agent, record = prepared.agent, live.record
         record.add_secrets((reach.sought,))
         reach.model.bind(
-            budget_usd=agent.max_budget_usd, on_request=lambda seen: _note_request(record, seen)
+            budget_usd=live.budget_left, on_request=lambda seen: _note_request(record, seen)
         )
         egress = routes = None
         if agent.network.mode != "none":

@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS runs (
     reason TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL, task TEXT NOT NULL, result TEXT,
     created REAL NOT NULL, ended REAL);
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (created);
+CREATE INDEX IF NOT EXISTS runs_by_parent ON runs (json_extract(task, '$.parent_run_id'));
 CREATE INDEX IF NOT EXISTS runs_under_way ON runs (created) WHERE ended IS NULL;
 CREATE INDEX IF NOT EXISTS runs_by_agent ON runs (agent, created);
 CREATE INDEX IF NOT EXISTS runs_by_status ON runs (status, created);
@@ -59,6 +60,7 @@ class RunRecord(Frozen):
     """The orchestrator process that has it, or had it."""
     prompt: str
     parent_run_id: str = ""
+    workspace: Path | None = None
     session: str = ""
     """In which session it was to run; none if the agent has none."""
     created: float
@@ -161,6 +163,20 @@ class Store:
         rows = await self.select(sql, *values, limit)
         return tuple(_record(row) for row in rows)
 
+    async def descendants(self, run_id: str) -> tuple[str, ...]:
+        """Runs that have not ended, of agents that work for this one, however far down."""
+        marks = ", ".join("?" * len(FINAL))
+        rows = await self.select(
+            "WITH RECURSIVE family (run_id) AS (SELECT ? UNION SELECT runs.run_id FROM runs "  # noqa: S608
+            "JOIN family ON json_extract(runs.task, '$.parent_run_id') = family.run_id) "
+            "SELECT run_id FROM runs JOIN family USING (run_id) "
+            f"WHERE status NOT IN ({marks}) AND run_id != ?",
+            run_id,
+            *sorted(FINAL),
+            run_id,
+        )
+        return tuple(row[0] for row in rows)
+
     async def unfinished(self) -> tuple[RunRecord, ...]:
         """Runs that have not ended, of all orchestrators, the oldest first."""
         rows = await self.select(f"{_RUNS} WHERE ended IS NULL ORDER BY created")
@@ -257,7 +273,7 @@ def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
 _COLUMNS = (
     "run_id, agent, caller, status, reason, owner, json_extract(task, '$.prompt'), created, ended, "
     "coalesce(json_extract(task, '$.parent_run_id'), ''), "
-    "coalesce(json_extract(task, '$.session'), '')"
+    "coalesce(json_extract(task, '$.session'), ''), json_extract(task, '$.workspace')"
 )
 _RUNS = f"SELECT {_COLUMNS}, result FROM runs"  # noqa: S608 our own text
 _RUNS_WITHOUT_RESULTS = f"SELECT {_COLUMNS}, NULL FROM runs"  # noqa: S608 the same
@@ -266,7 +282,7 @@ _RUNS_WITHOUT_RESULTS = f"SELECT {_COLUMNS}, NULL FROM runs"  # noqa: S608 the s
 def _record(row: tuple[str, ...]) -> RunRecord:
     keys = (
         *("run_id", "agent", "caller", "status", "reason", "owner", "prompt", "created", "ended"),
-        *("parent_run_id", "session"),
+        *("parent_run_id", "session", "workspace"),
     )
-    result = RunResult.model_validate_json(row[11]) if row[11] else None
+    result = RunResult.model_validate_json(row[12]) if row[12] else None
     return RunRecord.model_validate({**dict(zip(keys, row, strict=False)), "result": result})

@@ -99,11 +99,15 @@ class TaskBook:
         record = await self._record(run_id, caller)
         if record.status in FINAL:
             return _view(record)
-        return _view(
-            record,
-            questions=await self._exchanges.questions(run_id, pending=True),
-            approvals=await self._exchanges.approvals(run_id, pending=True),
-        )
+        questions: list[Question] = []
+        approvals: list[Approval] = []
+        for each in (
+            run_id,
+            *await self.store.descendants(run_id),
+        ):  # who works for it asks as well
+            questions += await self._exchanges.questions(each, pending=True)
+            approvals += await self._exchanges.approvals(each, pending=True)
+        return _view(record, questions=tuple(questions), approvals=tuple(approvals))
 
     async def list(
         self,
@@ -199,6 +203,7 @@ class TaskBook:
             agent=record.agent,
             prompt=text,
             caller=record.caller,
+            workspace=record.workspace,
             session=session,
             parent_run_id=run_id,
         )
@@ -234,12 +239,19 @@ class TaskBook:
 
     async def _record(self, run_id: str, caller: str | None) -> RunRecord:
         record = await self.store.run(run_id)
-        if record is None or (caller is not None and record.caller != caller):
+        if record is None or not await self._may_see(record, caller):
             lists = "`orchestrator runs` lists them"
             if caller is not None:
                 lists = "get_all_tasks lists yours"
             raise RunNotFound(f"there is no run {run_id!r}; {lists}")
         return record
+
+    async def _may_see(self, record: RunRecord, caller: str | None) -> bool:
+        """Who started it, or what it works for."""
+        if caller is None or record.caller == caller:
+            return True
+        above = await self.store.run(record.parent_run_id) if record.parent_run_id else None
+        return above is not None and await self._may_see(above, caller)
 
 
 def _view(

@@ -52,6 +52,7 @@ class Tasks(TaskBook):
         self._looking = anyio.CancelScope()
 
     async def __aenter__(self) -> Self:
+        self._service.run_child = self.run
         self._go(self._keep_looking())
         return self
 

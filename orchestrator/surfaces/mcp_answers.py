@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 import mcp.types as t
 from pydantic import BaseModel, ConfigDict
 
+from orchestrator.domain.exchange import Approval
 from orchestrator.domain.result import FINAL, RunResult, RunStatus
 from orchestrator.engine.tasks import TaskView
 from orchestrator.errors import OrchestratorError
@@ -23,8 +24,8 @@ LINE_CHARS = 200
 NAMED_FILES = 20
 """Of what an agent changed, in the text of its result."""
 
-INPUT_CHARS = 4000
-"""Of one text in the input of a tool call that waits to be approved."""
+INPUT_CHARS = 8000
+"""Of the input of a tool call that waits to be approved; what is longer is said to be cut."""
 
 PROMPT_CHARS = 60
 """Of a prompt in a table."""
@@ -96,8 +97,8 @@ def result_answer(result: RunResult) -> t.CallToolResult:
     return t.CallToolResult(content=content, structured_content=envelope, is_error=True)
 
 
-def document(view: TaskView, *, brief: bool = False) -> dict[str, object]:
-    """A run for programs; a brief one has no patch and no log."""
+def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dict[str, object]:
+    """A run for programs; a brief one has no patch and no log, a whole one is nowhere cut."""
     if view.result is not None:
         left_out = {"patch", "log_tail"} if brief else None
         return view.result.model_dump(mode="json", exclude=left_out)
@@ -117,7 +118,7 @@ def document(view: TaskView, *, brief: bool = False) -> dict[str, object]:
             {
                 "call_id": each.call_id,
                 "tool": each.tool,
-                "input": _bounded(each.input),
+                "input": each.input if whole else _shown(each),
                 "deadline": each.deadline,
             }
             for each in view.approvals
@@ -128,7 +129,7 @@ def document(view: TaskView, *, brief: bool = False) -> dict[str, object]:
 def details(view: TaskView) -> dict[str, object]:
     """All that is known of a run."""
     return {
-        **document(view),
+        **document(view, whole=True),
         "prompt": view.prompt,
         "created": view.created,
         "ended": view.ended,
@@ -139,14 +140,14 @@ def details(view: TaskView) -> dict[str, object]:
 def next_step(view: TaskView) -> str:
     """What the caller has to do, in the words of our tools."""
     steps = [
-        f"answer with reply_subagent(run_id={_json(view.run_id)}, "
+        f"answer with reply_subagent(run_id={_json(question.run_id)}, "
         f'message_id={_json(question.message_id)}, answer="...")'
         for question in view.questions
     ]
-    if view.approvals:
-        calls = _json([call.call_id for call in view.approvals])
+    for run_id in dict.fromkeys(call.run_id for call in view.approvals):
+        calls = _json([call.call_id for call in view.approvals if call.run_id == run_id])
         steps.append(
-            f"decide with resume_subagent_task(task_id={_json(view.run_id)}, approve={calls}), or "
+            f"decide with resume_subagent_task(task_id={_json(run_id)}, approve={calls}), or "
             f"reject={calls}, or approve with edited_input={{call_id: input}}"
         )
     if steps:
@@ -161,9 +162,18 @@ def _standing(view: TaskView) -> Iterator[str]:
         yield f"It asks ({question.message_id}):"
         yield from (f"> {line}" for line in visible(question.question).splitlines())
     for call in view.approvals:
-        wanted = visible(_json(_bounded(call.input)))
+        wanted = visible(_json(_shown(call)))
         yield f"It wants to use {visible(call.tool)} ({call.call_id}): {wanted}"
     yield f"Next: {next_step(view)}."
+
+
+def _shown(call: Approval) -> dict[str, object]:
+    """What an agent wants to do. Nobody should approve what he has not seen: a cut is told."""
+    said = _json(call.input)
+    if len(said) <= INPUT_CHARS:
+        return call.input
+    where = "get_task_details shows all of it"
+    return {"beginning": said[:INPUT_CHARS], "characters": len(said), "cut": where}
 
 
 def _status(view: TaskView) -> RunStatus:
@@ -267,17 +277,6 @@ def _row(view: TaskView) -> tuple[str, ...]:
     prompt = " ".join(visible(view.prompt).split()).replace("|", "\\|")
     cells = (view.run_id, view.status, view.agent, started, f"{seconds:.0f}")
     return (*cells, shortened(prompt, PROMPT_CHARS))
-
-
-def _bounded(value: object) -> object:
-    """What an agent wants to do, however much that is."""
-    if isinstance(value, str) and len(value) > INPUT_CHARS:
-        return f"{value[:INPUT_CHARS]}… ({len(value)} characters)"
-    if isinstance(value, dict):
-        return {str(key): _bounded(each) for key, each in list(value.items())[:100]}
-    if isinstance(value, list | tuple):
-        return [_bounded(each) for each in value[:100]]
-    return value
 
 
 def _text(text: str) -> t.TextContent:

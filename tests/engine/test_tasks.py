@@ -12,6 +12,7 @@ from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.domain.task import Task
 from orchestrator.engine.tasks import Tasks
 from orchestrator.errors import RunNotFound, RunRefused
+from orchestrator.gateway.scripted import Script, ScriptedModel
 from tests.engine.harness import Harness, Steps, bash
 
 PATIENCE = 170
@@ -201,3 +202,31 @@ async def test_an_agent_runs_another_one_if_both_authors_say_so(harness: Harness
         assert set(by_prompt) == {"go", "go!", "go!!", "go!!!"}
         assert by_prompt["go!"].parent_run_id == run_id
         assert by_prompt["go!!"].caller == "worker"
+
+
+async def test_a_question_of_an_agent_that_works_for_another_reaches_the_caller_outside(
+    harness: Harness,
+) -> None:
+    parent: Steps = [
+        {"tool": "mcp__parent__run_subagent", "input": {"agent_name": "worker", "prompt": "ask"}},
+        {"text": "{last_tool_result}"},
+    ]
+    fields: dict[str, object] = {
+        "subagents": ["worker"],
+        "allowed_callers": ["main", "worker"],
+        "ask": "parent",
+    }
+    scripts = iter((parent, ASKS))
+    service = harness.service(parent, each_task=False, **fields)
+    service._staging._script_of = lambda _: ScriptedModel(
+        Script.model_validate({"steps": list(next(scripts))})
+    ).upstream()
+    async with Tasks(service) as tasks:
+        run_id = await tasks.start(task("go"))
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (question,) = view.questions
+        assert question.run_id != run_id
+        await tasks.reply(question.run_id, question.message_id, "blue", "main")
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        assert view.result is not None
+        assert (view.status, view.result.result) == ("completed", "it is blue")

@@ -88,7 +88,7 @@ class Questions(RuleBasedStateMachine):
 
     # What agents do
 
-    @rule(target=runs, hasty=st.booleans())
+    @rule(target=runs, hasty=st.sampled_from((False, False, False, True)))
     def start(self, hasty: bool) -> str:
         self._names += 1
         prompt = f"task {self._names}"
@@ -252,6 +252,7 @@ class Questions(RuleBasedStateMachine):
         """Kill the process that runs the tasks, and have another in its place."""
         under_way = [record.run_id for record in self._do(self._eyes.unfinished())]
         self._crashed |= set(under_way)
+        waiting = self._do(self._look.questions(pending=True))
         self._do(self._process.kill())
         if look_first:
             ended = self._do(settle_lost(self._eyes, self._living.__contains__))
@@ -261,6 +262,11 @@ class Questions(RuleBasedStateMachine):
         for run_id in under_way:
             record = self._record(run_id)
             assert (record.status, record.reason) == ("failed", "orchestrator_lost")
+        for question in waiting:
+            with pytest.raises(RunRefused, match="has ended"):
+                self._do(
+                    self._other.tasks.reply(question.run_id, question.message_id, "no", "main")
+                )
 
     @rule()
     def settle(self) -> None:

@@ -109,7 +109,6 @@ def _last_result(asked: Document) -> Document:
         if block["type"] == "tool_result"
     ]
     content = blocks[-1]["content"]
-    open("/tmp/h12_said","a").write(repr(content)+"\n")
     said = content if isinstance(content, str) else content[0]["text"]
     found, _ = json.JSONDecoder().raw_decode(said)  # the CLI may write reminders below it
     assert isinstance(found, dict), said

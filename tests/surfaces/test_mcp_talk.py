@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import anyio
 import mcp.types as t
 import pytest
 
+from orchestrator.domain.exchange import Approval
+from orchestrator.engine.tasks import TaskView
+from orchestrator.surfaces.mcp_answers import details, document, run_answer
 from tests.surfaces.mcp_stage import ERAS, PATIENCE, call, text
-from tests.surfaces.task_stage import ASKS, Serve, bash
+from tests.surfaces.task_stage import ASKS, Document, Serve, bash
 
 pytestmark = pytest.mark.anyio
 
@@ -158,3 +163,14 @@ async def test_a_running_agent_is_told_something(serve: Serve) -> None:
         )
         assert code == "run_refused"
         assert "its container is gone" in said
+
+
+def test_a_tool_call_that_is_too_long_to_show_is_said_to_be_cut() -> None:
+    command = "echo " + "harmless " * 2000 + "; rm -rf ."
+    call = Approval(call_id="t1", run_id="r1", tool="Bash", input={"command": command})
+    view = TaskView(run_id="r1", agent="a", caller="main", status="paused", approvals=(call,))
+    (shown,) = cast("list[Document]", document(view)["pending_tool_calls"])
+    assert shown["input"]["cut"] == "get_task_details shows all of it"
+    assert "get_task_details shows all of it" in text(run_answer(view))
+    (whole,) = cast("list[Document]", details(view)["pending_tool_calls"])
+    assert whole["input"] == call.input
