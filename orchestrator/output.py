@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.domain import Frozen
@@ -16,8 +18,29 @@ if TYPE_CHECKING:
 MAX_ERRORS = 8
 """How many problems one feedback names; a model mends the first few and then asks again."""
 
+MAX_FOUND = 1000
+"""How many are looked for."""
+
 MAX_SHOWN = 120
 """How much of an offending value is repeated."""
+
+MAX_CHARS = 1024 * 1024
+"""Of an answer that is looked at: several times what a model can say at once."""
+
+MAX_DEPTH = 100
+"""Lists in lists, and objects in objects. Whoever reads the answer on has a limit too."""
+
+MAX_PLACES = 1000
+"""Where JSON may begin in an answer that is not JSON as a whole, and how many fences there are."""
+
+MAX_READ = 4 * MAX_CHARS
+"""What is read of it in all, since each place may have us read to the end."""
+
+FENCE = "```"
+FENCE_LINE = 40
+"""How long the line may be that opens one."""
+
+_BRACKET = re.compile(r"[{\[]")
 
 
 class Answer(Frozen):
@@ -43,19 +66,17 @@ def check_schema(schema: Mapping[str, object]) -> str | None:
 
 def read_answer(text: str, schema: Mapping[str, object] | None) -> Answer:
     """The JSON value in a final text, and how it breaks the schema, if it does."""
-    candidates = list(_json_values(text))
-    if not candidates:
-        return Answer(errors=("the answer is not JSON",))
-    if schema is None:
-        return Answer(value=candidates[0])
+    if len(text) > MAX_CHARS:
+        return Answer(errors=(f"the answer is longer than {MAX_CHARS} characters; say less",))
     first: Answer | None = None
-    for value in candidates:
-        errors = _violations(value, schema)
+    for value in _json_values(text):
+        problem = _unfit(value)
+        errors = (problem,) if problem else () if schema is None else _violations(value, schema)
         if not errors:
             return Answer(value=value)
-        first = first or Answer(value=value, errors=errors)
-    assert first is not None  # noqa: S101 there was a candidate
-    return first
+        # What is unfit is not handed on: whoever keeps it, or sends it on, would stumble over it.
+        first = first or Answer(value=None if problem else value, errors=errors)
+    return first or Answer(errors=("the answer is not JSON",))
 
 
 def feedback(errors: tuple[str, ...], schema: Mapping[str, object] | None) -> str:
@@ -78,26 +99,75 @@ def instruction(schema: Mapping[str, object] | None) -> str:
 
 def _json_values(text: str) -> Iterator[object]:
     """Whatever in the text can be read as JSON, the likeliest first."""
-    for candidate in (text, *re.findall(r"```(?:json)?\s*\n(.*?)```", text, re.DOTALL)):
+    for candidate in (text, *_fenced(text)):
         try:
             yield json.loads(candidate, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             continue
     decoder = json.JSONDecoder(parse_constant=_refuse_constant)
-    at = 0
-    while (start := _next_bracket(text, at)) is not None:
+    at = read = 0
+    for _ in range(MAX_PLACES):
+        found = _BRACKET.search(text, at)
+        if found is None or read > MAX_READ:
+            return
+        start = found.start()
         try:
-            value, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
+            value, at = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as exc:
             at = start + 1
+            read += exc.pos - start
+        except (ValueError, RecursionError):  # who knows how far it came
+            at = start + 1
+            read += len(text) - start
+        else:
+            yield value
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """What stands between fences, of JSON or of nothing in particular."""
+    at = 0
+    for _ in range(MAX_PLACES):
+        opened = text.find(FENCE, at)
+        if opened < 0:
+            return
+        begin = opened + len(FENCE)
+        line = text.find("\n", begin, begin + FENCE_LINE)
+        if line < 0 or text[begin:line].strip() not in ("", "json"):
+            at = opened + 1
             continue
-        yield value
-        at = end
+        end = text.find(FENCE, line)
+        if end < 0:
+            return
+        yield text[line:end]
+        at = end + len(FENCE)
 
 
-def _next_bracket(text: str, at: int) -> int | None:
-    found = re.compile(r"[{\[]").search(text, at)
-    return found.start() if found else None
+def _unfit(value: object) -> str:
+    """Why a value cannot be kept or sent on, though it is JSON as far as Python goes; or ""."""
+    waiting = [(value, 1)]
+    while waiting:
+        part, depth = waiting.pop()
+        if isinstance(part, str) and not _is_whole(part):
+            return "the answer holds half a character (a lone surrogate); write whole ones"
+        if isinstance(part, float) and not math.isfinite(part):
+            return "the answer holds a number that is too large"
+        if not isinstance(part, dict | list):
+            continue
+        if depth > MAX_DEPTH:
+            return f"the answer is nested more than {MAX_DEPTH} deep; make it flatter"
+        if isinstance(part, dict):
+            waiting += [(key, depth) for key in part]
+        items = part.values() if isinstance(part, dict) else part
+        waiting += [(item, depth + 1) for item in items]
+    return ""
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_constant(name: str) -> object:
@@ -113,15 +183,18 @@ def _violations(value: Any, schema: Mapping[str, object]) -> tuple[str, ...]:
     kind = validator_for(dict(schema), default=_latest())
     validator = kind(dict(schema), registry=registry)
     try:
-        found = sorted(validator.iter_errors(value), key=_place)
+        found = sorted(islice(validator.iter_errors(value), MAX_FOUND), key=_place)
     except Unresolvable as exc:
         return (f"the schema refers to something that is not in it: {exc}",)
+    except RecursionError:
+        return ("the answer is nested too deep to be compared with its schema; make it flatter",)
     errors = []
     for error in found[:MAX_ERRORS]:
         where = "/" + "/".join(str(part) for part in error.absolute_path)
         errors.append(f"{where}: {_short(error.message)}")
     if len(found) > MAX_ERRORS:
-        errors.append(f"and {len(found) - MAX_ERRORS} more")
+        many = len(found) == MAX_FOUND
+        errors.append("and many more" if many else f"and {len(found) - MAX_ERRORS} more")
     return tuple(errors)
 
 

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.output import Answer, check_schema, feedback, instruction, read_answer
+from orchestrator.domain.result import RunResult
+from orchestrator.output import (
+    MAX_CHARS,
+    MAX_DEPTH,
+    Answer,
+    check_schema,
+    feedback,
+    instruction,
+    read_answer,
+)
 
 SCHEMA: dict[str, object] = {
     "type": "object",
@@ -86,6 +95,70 @@ def test_feedback_names_every_problem_and_the_schema() -> None:
     assert "/n: 0 is less than the minimum of 1" in said
     assert json.dumps(SCHEMA) in said
     assert json.dumps(SCHEMA) in instruction(SCHEMA)
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (r'{"a": "\ud800"}', "half a character"),
+        (r'{"\udfff": 1}', "half a character"),
+        (nested(MAX_DEPTH + 1), "nested more than 100 deep"),
+        (nested(900), "nested more than 100 deep"),
+        ('{"a":' * 300 + "1" + "}" * 300, "nested more than 100 deep"),
+        ("[1e999]", "a number that is too large"),
+        ('"' + "x" * MAX_CHARS + '"', "longer than 1048576 characters"),
+    ],
+)
+@pytest.mark.parametrize("schema", [None, {}])
+def test_what_could_not_be_kept_is_sent_back(
+    text: str, error: str, schema: dict[str, object] | None
+) -> None:
+    answer = read_answer(text, schema)
+    (said,) = answer.errors
+    assert error in said
+    assert answer.value is None
+
+
+def test_the_deepest_answer_is_kept_and_compared_with_its_schema() -> None:
+    schema: dict[str, object] = {"type": "array", "items": {"$ref": "#"}}
+    answer = read_answer(nested(MAX_DEPTH), schema)
+    assert answer.errors == ()
+    result = RunResult(
+        run_id="r", agent="a", caller="c", status="completed", reason="ok", result=answer.value
+    )
+    assert RunResult.model_validate_json(result.model_dump_json()) == result
+
+
+def test_a_schema_that_goes_round_in_circles_is_an_error_and_no_crash() -> None:
+    (error,) = read_answer("{}", {"$ref": "#"}).errors
+    assert "nested too deep" in error
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```" + "\n" * (MAX_CHARS - 3),
+        "`" * MAX_CHARS,
+        "```\n" * (MAX_CHARS // 4),
+        "[" * MAX_CHARS,
+        '["' * (MAX_CHARS // 2),
+        "[" * 100 + "[]," * 300_000,
+        ("[" * 900 + "1," * 50) * 1000,
+    ],
+    ids=["newlines", "ticks", "fences", "brackets", "strings", "bulk", "deep bulk"],
+)
+def test_an_answer_that_is_made_to_be_slow_is_given_up_soon(text: str) -> None:
+    assert read_answer(text, SCHEMA).errors
+
+
+def test_more_problems_than_anybody_reads_are_not_all_looked_for() -> None:
+    schema: dict[str, object] = {"type": "array", "items": {"type": "integer"}}
+    assert read_answer(json.dumps(["x"] * 5000), schema).errors[-1] == "and many more"
 
 
 @given(st.text())

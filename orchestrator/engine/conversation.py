@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -30,6 +31,8 @@ from orchestrator.runners.signs import (
 )
 from orchestrator.wire.host import Process
 
+log = logging.getLogger(__name__)
+
 READ_BYTES = 16 * 1024
 """What is understood at one go."""
 
@@ -48,6 +51,14 @@ NOISE_LINES = 20
 OUTPUT_BYTES = 256 * MIB
 """What a CLI may write in all, unless somebody says otherwise."""
 
+MAX_TURNS = 16
+"""Verdicts that nobody has waited for yet: anybody inside can write them, too."""
+
+MAX_DENIED = 100
+"""Names of tools that were denied; they can be made up as well."""
+
+TOOL_CHARS = 200
+"""Of such a name. A longer one is made up; cut, it might show a part of a secret."""
 
 MAX_ASKED = 64
 """Calls that wait for permission at the same time, and refusals that wait to be sent."""
@@ -101,7 +112,8 @@ class Conversation:
         self.ready = Ready()
         self.at_work = asyncio.Event()
         """The CLI has begun a turn: from now on there is something to interrupt."""
-        self.denied: list[str] = []
+        self.denied: dict[str, None] = {}
+        """Tools that were refused to the agent, each once, in order."""
         self.tools_failed = False
         """A tool returned an error."""
         self._stderr = b""
@@ -118,7 +130,7 @@ class Conversation:
         self._noise = 0
         self.last_text = ""
         self.at_work = asyncio.Event()
-        self.denied = []
+        self.denied = {}
         self.tools_failed = False
         self.ready = Ready()
 
@@ -187,20 +199,28 @@ class Conversation:
         return ended
 
     async def pump(self) -> None:
-        """Read everything the CLI says until it says no more. Raises nothing."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._read_stdout, tasks.cancel_scope)
-            tasks.start_soon(self._read_stderr, tasks.cancel_scope)
-            tasks.start_soon(self._send_refusals)
-            with suppress(WireLost):
-                await self._process.wait()
-            # What it left behind may hold its output open; nobody waits for that.
-            tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_SECONDS
-        self._ended = True
-        self._give_up_asked()
-        self._turns.put_nowait(None)
-        for waited_for in self._controls.values():
-            waited_for.set()
+        """Read everything the CLI says until it says no more. Raises nothing.
+
+        However that ends, whoever waits for the CLI is told.
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read_stdout, tasks.cancel_scope)
+                tasks.start_soon(self._read_stderr, tasks.cancel_scope)
+                tasks.start_soon(self._send_refusals)
+                with suppress(WireLost):
+                    await self._process.wait()
+                # What it left behind may hold its output open; nobody waits for that.
+                tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_SECONDS
+        except Exception:
+            log.exception("a CLI is not listened to any more")
+        finally:
+            self._ended = True
+            self._turns.put_nowait(None)
+            for waited_for in self._controls.values():
+                waited_for.set()
+            with suppress(Exception):  # whoever would be told may have gone
+                self._give_up_asked()
 
     def _count(self, data: bytes, scope: anyio.CancelScope) -> bool:
         """Whether there is still something to say; if not, all is over."""
@@ -244,8 +264,9 @@ class Conversation:
             if isinstance(sign, TurnEnded):
                 self._open_turns = max(0, self._open_turns - 1)
                 self._give_up_asked()
-                self.denied += [tool for tool in sign.denied_tools if tool not in self.denied]
-                self._turns.put_nowait(sign)
+                self._on_denied(sign)
+                if self._turns.qsize() < MAX_TURNS:
+                    self._turns.put_nowait(sign)
             elif isinstance(sign, ControlAnswered):
                 if sign.request_id in self._controls:
                     self._controls.pop(sign.request_id).set()
@@ -272,6 +293,13 @@ class Conversation:
                 self._noise += 1
                 if self._noise <= NOISE_LINES:
                     self._note("warning", f"not understood: {sign.text}")
+
+    def _on_denied(self, sign: TurnEnded) -> None:
+        for denial in sign.denials:
+            if len(self.denied) >= MAX_DENIED:
+                return
+            if len(denial.tool) <= TOOL_CHARS:
+                self.denied[denial.tool] = None
 
     def _on_asked(self, sign: PermissionAsked) -> None:
         if sign.request_id in self._asked:

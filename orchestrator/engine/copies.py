@@ -21,12 +21,15 @@ from orchestrator.errors import ApplyRefused, CallerError
 from orchestrator.plan import Plan
 from orchestrator.workspace.apply import Applied, apply
 from orchestrator.workspace.changes import Changes, load_changes
-from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.copies import collect, copy_in, is_there
 from orchestrator.workspace.git_mounts import git_mounts, git_places, new_git_dirs
 from orchestrator.workspace.tree import Snapshot
 
 PATCH_CHARS = 64 * 1024
 """A longer patch is not in the result; it is kept, and can be asked for."""
+
+MAX_SNAPSHOTS = 256
+"""Sessions whose copies are known again; one that was not used for longest is copied anew."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Copies:
         self._folder = folder
         self._policy = policy
         self._snapshots: dict[str, Snapshot] = {}
+        """By the container of a session; what was used last comes last."""
 
     def check(self, agent: AgentSpec, task: Task) -> None:
         """MountRefused if the workspace is to be copied and is not for agents. Blocks."""
@@ -81,22 +85,29 @@ class Copies:
                 )
 
     async def bring(self, plan: Plan, container: Container, record: Record) -> Snapshot:
-        """The workspace into the container; in a session, once."""
+        """The workspace into the container; in a session, once, as long as its copy is there."""
         workspace = plan.task.workspace
         assert workspace is not None  # noqa: S101 who has none is not asked
-        root = self._policy.directory(workspace)
-        known = self._snapshots.get(container.name)
+        root = await anyio.to_thread.run_sync(self._policy.directory, workspace)
+        known = self._snapshots.pop(container.name, None)
         if known is not None and known.root == root:
-            return known
+            # A session that was removed and begun anew has the same name, and an empty volume.
+            if await is_there(container, known):
+                self._snapshots[container.name] = known
+                return known
+            record.note("warning", f"the session's copy of {root} is gone; here is a new one")
         snapshot = await copy_in(
             container,
             root,
             gitignore=plan.agent.workspace.gitignore,
             limit_bytes=plan.agent.resources.disk_mb * MIB,
             allowed=self._may_read,
+            marked=plan.agent.session.keep,
         )
         if plan.agent.session.keep:
             self._snapshots[container.name] = snapshot
+            while len(self._snapshots) > MAX_SNAPSHOTS:
+                del self._snapshots[next(iter(self._snapshots))]
         size = snapshot.total_bytes / MIB
         record.note(
             "workspace",

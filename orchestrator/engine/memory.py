@@ -7,6 +7,7 @@ then it is put aside.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -40,6 +41,8 @@ class MemoryText(Frozen):
     agent: str = ""
     mode: str = "none"
     text: str = ""
+    problem: str = ""
+    """Why nothing can be written back to it, whatever agent.md says."""
 
     @property
     def briefing(self) -> str:
@@ -58,14 +61,24 @@ class Memory:
         self._aside = aside
 
     def read(self, agent: AgentSpec) -> MemoryText:
-        """What there is to remember; nothing, for an agent without sessions."""
+        """What there is to remember; nothing, for an agent without sessions. Blocks."""
         if not agent.session.keep or agent.memory == "none":
             return MemoryText()
-        data = _read(self._path(agent.name))
+        path = self._path(agent.name)
+        try:
+            data = _read(path)
+        except OSError as exc:
+            why = f"cannot be read ({exc.strerror})"
+            return MemoryText(agent=agent.name, mode="ro", problem=_unkept(path, why))
         if data is None and agent.memory == "ro":
             return MemoryText()
-        text = (data or b"").decode(errors="replace")
-        return MemoryText(agent=agent.name, mode=agent.memory, text=text)
+        text, why = _text(data or b"")
+        return MemoryText(
+            agent=agent.name,
+            mode="ro" if why else agent.memory,
+            text=text,
+            problem=_unkept(path, why) if why else "",
+        )
 
     async def place(self, container: Container, memory: MemoryText) -> None:
         """Put it where the agent finds it."""
@@ -76,6 +89,8 @@ class Memory:
 
     async def take_back(self, container: Container, memory: MemoryText, record: Record) -> None:
         """Keep what the agent made of it. Raises nothing; it is bounded, cancelled or not."""
+        if memory.problem:
+            record.note("warning", memory.problem)
         if memory.mode != "rw" or container.wire.ended is not None:
             return
         with anyio.move_on_after(TAKE_BACK_SECONDS, shield=True):
@@ -86,22 +101,23 @@ class Memory:
                 record.note("warning", f"the agent's memory could not be read: {exc}")
                 return
             if done.code == 0:
-                self._keep(memory, done.stdout, record)
+                try:
+                    self._keep(memory, done.stdout, record)
+                except OSError as exc:
+                    why = exc.strerror or type(exc).__name__
+                    record.note("warning", f"what the agent made of {FILE_NAME} is lost: {why}")
 
     def _keep(self, memory: MemoryText, data: bytes, record: Record) -> None:
-        try:
-            text = record.clean(data.decode())
-        except UnicodeDecodeError:
-            record.note("warning", f"what the agent left in {INSIDE} is not text; it is not kept")
+        text, why = _text(data)
+        if not why:
+            text, why = _text(record.clean(text).encode())  # which may be longer
+        if why:
+            record.note("warning", f"what the agent left in {INSIDE} {why}; it is not kept")
             return
         if text == memory.text:
             return
-        if len(data) > MAX_BYTES:
-            record.note("warning", f"{INSIDE} is longer than {MAX_BYTES // 1024} KiB; not kept")
-            return
         path = self._path(memory.agent)
-        now = (_read(path) or b"").decode(errors="replace")
-        if now != memory.text:
+        if not _says(path, memory.text):
             path = self._put_aside(memory.agent, text)
             record.note("warning", f"{FILE_NAME} has changed meanwhile; the agent's is in {path}")
             return
@@ -120,15 +136,36 @@ class Memory:
 
 
 def _read(path: Path) -> bytes | None:
-    """A regular file, not a link to one; None if there is none."""
+    """A regular file, not a link to one; None if there is none. One byte more than we take."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return None
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return None
-        return file.read(MAX_BYTES)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read(MAX_BYTES + 1)
+
+
+def _text(data: bytes) -> tuple[str, str]:
+    """What there is to read, and why it is not all of the file, if it is not."""
+    if len(data) > MAX_BYTES:
+        return data[:MAX_BYTES].decode(errors="ignore"), f"is longer than {MAX_BYTES // 1024} KiB"
+    try:
+        return data.decode(), ""
+    except UnicodeDecodeError:
+        return data.decode(errors="replace"), "is not UTF-8"
+
+
+def _unkept(path: Path, why: str) -> str:
+    return f"the agent's memory could be read only: {path} {why}; mend it for the next run"
+
+
+def _says(path: Path, text: str) -> bool:
+    try:
+        return (_read(path) or b"") == text.encode()
+    except OSError:
+        return False
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -137,8 +174,13 @@ def _replace(path: Path, data: bytes) -> None:
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
-        file.write(data)
-        if os.geteuid() == 0:
-            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-        os.fchmod(file.fileno(), 0o644)
-    Path(file.name).replace(path)
+        try:
+            file.write(data)
+            file.flush()
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            os.fchmod(file.fileno(), 0o644)
+            Path(file.name).replace(path)
+        except OSError:
+            Path(file.name).unlink(missing_ok=True)
+            raise

@@ -23,6 +23,9 @@ MAX_TEXT = 2000
 MAX_VALUE = 4000
 """Of one string in an event's data."""
 
+MAX_DEPTH = 32
+"""Of lists in lists in an event's data; what lies deeper is left out."""
+
 MAX_EVENTS = 20_000
 """Of one run. Whoever can write to the CLI's output can make them up."""
 
@@ -79,7 +82,7 @@ class Record:
             at=time.time(),
             kind=kind,
             text=line,
-            data={key: self._bounded(value) for key, value in data.items()},
+            data={key: self._bounded(value, MAX_DEPTH) for key, value in data.items()},
         )
         self._pending.append(event)
         self._tail.append(f"{kind}: {line}" if line else kind)
@@ -106,19 +109,30 @@ class Record:
         return tuple(self._tail)
 
     def clean(self, text: str) -> str:
-        """The text without what is known to be secret."""
-        return self._redactor.text(text)
+        """The text without what is known to be secret, and without what cannot be kept.
+
+        Half a character, as a file's name may hold it, fits neither into the store nor into JSON.
+        """
+        return self._redactor.text(text).encode(errors="replace").decode()
 
     def clean_value(self, value: object) -> object:
-        """The same for a JSON value."""
-        return self._redactor.value(value)
+        """The same for a JSON value, keys included."""
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, dict):
+            return {self.clean(str(key)): self.clean_value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.clean_value(item) for item in value]
+        return value
 
-    def _bounded(self, value: object) -> object:
+    def _bounded(self, value: object, depth: int) -> object:
         if isinstance(value, str):
             return self.clean(value)[:MAX_VALUE]
+        if isinstance(value, dict | list | tuple) and not depth:
+            return "…"
         if isinstance(value, dict):
             items = list(value.items())[:100]
-            return {self.clean(str(k))[:MAX_VALUE]: self._bounded(v) for k, v in items}
+            return {self.clean(str(k))[:MAX_VALUE]: self._bounded(v, depth - 1) for k, v in items}
         if isinstance(value, list | tuple):
-            return [self._bounded(item) for item in value[:100]]
+            return [self._bounded(item, depth - 1) for item in value[:100]]
         return value

@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import MIB
-from orchestrator.domain.result import RunResult
+from orchestrator.domain.result import ChangedFile, RunResult
 from orchestrator.engine import exhaustion
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.copies import Copies
@@ -34,6 +34,8 @@ EDIT_REFUSED = (
     "the input was edited, and agent.md denies some uses of this tool, which cannot be checked for "
     "an edited one; do without it"
 )
+
+NOT_KEPT = "the orchestrator could not write down how the run ended; its log says more"
 
 HAND_BACK_SECONDS = 60.0
 """For the agent's changes to be read out of its container."""
@@ -100,6 +102,8 @@ class _Work:
                 await converse(self._live, stage)
                 tasks.cancel_scope.cancel()
         finally:
+            # Whoever they would tell has gone; from now on such calls are refused.
+            conversation.on_permission = conversation.on_withdrawn = None
             self._live.conversation = None
             outcome.note(conversation)
             outcome.note_use(stage.reach)
@@ -187,28 +191,52 @@ async def conclude(live: LiveRun) -> RunResult:
         "ended", outcome.message or outcome.status, status=outcome.status, reason=outcome.reason
     )
     usage = outcome.usage
+    said: dict[str, object] = {  # by others, or with words of theirs in it
+        "message": outcome.message,
+        "result": outcome.result,
+        "partial_text": "" if good else outcome.partial_text,
+        "schema_errors": () if good else outcome.schema_errors,
+        "model": outcome.model or plan.agent.model,
+        "session_id": outcome.session_id,
+        "session_note": outcome.session_note,
+        "denied_tools": outcome.denied_tools,
+        "denied_hosts": outcome.denied_hosts,
+        "patch": outcome.patch,
+        "failed_mcp_servers": outcome.failed_mcp_servers,
+        "log_tail": () if good else record.tail,
+    }
+    ours: dict[str, object] = {
+        "run_id": plan.task.run_id,
+        "agent": plan.agent.name,
+        "caller": plan.task.caller,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "attempts": outcome.attempts,
+        "duration_ms": int((time.monotonic() - outcome.began) * 1000),
+        "cost_usd": round(usage.cost_usd, 6),
+        "usage": usage,
+        "session": outcome.session,
+        "changed_files": tuple(_clean_file(file, record) for file in outcome.changed_files),
+    }
+    clean = {key: record.clean_value(value) for key, value in said.items()}
+    return RunResult.model_validate(ours | clean)
+
+
+def not_kept(live: LiveRun) -> RunResult:
+    """The envelope of a run whose own cannot be made, or not be kept. Raises nothing."""
+    live.record.take()  # what cannot be kept may be among it
+    with suppress(Exception):
+        live.record.note("ended", NOT_KEPT, status="failed", reason="machinery")
     return RunResult(
-        run_id=plan.task.run_id,
-        agent=plan.agent.name,
-        caller=plan.task.caller,
-        status=outcome.status,
-        reason=outcome.reason,
-        message=record.clean(outcome.message),
-        result=record.clean_value(outcome.result),
-        partial_text="" if good else record.clean(outcome.partial_text),
-        schema_errors=() if good else tuple(map(record.clean, outcome.schema_errors)),
-        attempts=outcome.attempts,
-        duration_ms=int((time.monotonic() - outcome.began) * 1000),
-        cost_usd=round(usage.cost_usd, 6),
-        usage=usage,
-        model=outcome.model or plan.agent.model,
-        session_id=outcome.session_id,
-        session=outcome.session,
-        session_note=outcome.session_note,
-        denied_tools=outcome.denied_tools,
-        denied_hosts=outcome.denied_hosts,
-        changed_files=outcome.changed_files,
-        patch=record.clean(outcome.patch),
-        failed_mcp_servers=outcome.failed_mcp_servers,
-        log_tail=() if good else record.tail,
+        run_id=live.run_id,
+        agent=live.plan.agent.name,
+        caller=live.plan.task.caller,
+        status="failed",
+        reason="machinery",
+        message=NOT_KEPT,
     )
+
+
+def _clean_file(file: ChangedFile, record: Record) -> ChangedFile:
+    paths = {"path": record.clean(file.path), "old_path": record.clean(file.old_path)}
+    return file.model_copy(update=paths)

@@ -26,7 +26,7 @@ from orchestrator.engine.exchanges import Exchanges
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.news import News
 from orchestrator.engine.record import Listener, Record
-from orchestrator.engine.run import carry_out, conclude
+from orchestrator.engine.run import carry_out, conclude, not_kept
 from orchestrator.engine.sessions import Sessions
 from orchestrator.engine.staging import Prepared, Staging
 from orchestrator.engine.store import Store
@@ -152,9 +152,7 @@ class Service:
             raise
         finally:
             with anyio.CancelScope(shield=True):  # whatever happened, it is kept
-                result = await conclude(live)
-                await self._finish(result, live)
-                self.news.tell()
+                result = await self._end(live)
         return result
 
     async def give_up(self, begun: Begun, reason: Reason, message: str) -> RunResult:
@@ -162,10 +160,7 @@ class Service:
         status: RunStatus = "cancelled" if reason == "cancelled" else "failed"
         begun.live.outcome.fail(reason, message, status)
         with anyio.CancelScope(shield=True):
-            result = await conclude(begun.live)
-            await self._finish(result, begun.live)
-            self.news.tell()
-        return result
+            return await self._end(begun.live)
 
     async def keep_warm(self) -> None:
         """Have spares for the agents that ask for them, for ever: for those who serve."""
@@ -224,6 +219,21 @@ class Service:
         if result.status != "completed":
             raise RunRefused(f"{agent} {result.status} ({result.reason}): {result.message}")
         return result.result if isinstance(result.result, str) else json.dumps(result.result)
+
+    async def _end(self, live: LiveRun) -> RunResult:
+        """Have the run end in the store. A run that is there for ever would be worse than one
+        whose answer is lost, so whatever goes wrong with its envelope, it gets one.
+        """
+        try:
+            result = await conclude(live)
+            await self._finish(result, live)
+        except Exception:
+            log.exception("how run %s ended cannot be written down", live.run_id)
+            result = not_kept(live)
+            await self._finish(result, live)
+        finally:
+            self.news.tell()
+        return result
 
     async def _finish(self, result: RunResult, live: LiveRun) -> None:
         try:

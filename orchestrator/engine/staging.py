@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 from pydantic import SecretStr
 
 from orchestrator.catalog import AgentsDir
@@ -147,16 +148,16 @@ class Staging:
 
     async def prepare(self, agent: AgentSpec, task: Task, *, really: bool = True) -> Prepared:
         """What a run needs; not `really`, and no secret is asked for."""
-        self._copies.check(agent, task)
+        await anyio.to_thread.run_sync(self._copies.check, agent, task)
         values = await self._secret_store.resolve(agent) if really else _stand_ins(agent)
         place = Place(
             image=agent.image or await self._image(),
             workspace_owner=workspace_owner(task.workspace),
-            git_mounts=self._copies.git_mounts(agent, task),
+            git_mounts=await anyio.to_thread.run_sync(self._copies.git_mounts, agent, task),
             ca_certificates=self._ca_certificates,
             seccomp=await self._runtime.seccomp_profile(),
         )
-        memory = self._memory.read(agent)
+        memory = await anyio.to_thread.run_sync(self._memory.read, agent)
         planned = self._plan(agent, task, place, values, memory, STAND_IN)
         binds = [mount for mount in planned.container.mounts if isinstance(mount, Bind)]
         versions = tuple(_identity(bind.source) for bind in binds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import anyio.to_thread
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt
 
 from orchestrator import output
@@ -54,7 +55,7 @@ async def converse(live: LiveRun, stage: Stage) -> None:
                 outcome.attempts += 1
                 await conversation.say(message)
                 ended = await _verdict(conversation, outcome)
-                if not _answered(ended, plan, stage.reach.model, outcome):
+                if not await _answered(ended, plan, stage.reach.model, outcome):
                     message = output.feedback(outcome.schema_errors, plan.agent.output_schema)
                     record.note("schema_failed", "; ".join(outcome.schema_errors))
                     await record.flush()
@@ -79,7 +80,7 @@ async def _verdict(conversation: Conversation, outcome: Outcome) -> TurnEnded:
         outcome.attempts += 1
 
 
-def _answered(ended: TurnEnded, plan: Plan, access: ModelAccess, outcome: Outcome) -> bool:
+async def _answered(ended: TurnEnded, plan: Plan, access: ModelAccess, outcome: Outcome) -> bool:
     """Fill in the outcome from a turn's verdict; False when the answer has to be sent back."""
     if access.budget_exhausted and ended.reason != "ok":
         outcome.fail(
@@ -100,7 +101,10 @@ def _answered(ended: TurnEnded, plan: Plan, access: ModelAccess, outcome: Outcom
     outcome.schema_errors = ()
     value: object = ended.text
     if plan.agent.output_format == "json":
-        answer = output.read_answer(ended.text, plan.agent.output_schema)
+        # Beside the event loop: a stranger wrote it, and may have made it slow to read.
+        answer = await anyio.to_thread.run_sync(
+            output.read_answer, ended.text, plan.agent.output_schema
+        )
         if answer.errors:
             outcome.schema_errors = answer.errors
             return False

@@ -10,10 +10,12 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import anyio
+import anyio.to_thread
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.result import Usage
@@ -51,6 +53,9 @@ DENIED = "x-orchestrator-denied"
 
 ERROR_BODY_BYTES = 1024 * 1024
 """Of an error's text: it is held until it has been searched for the credential."""
+
+LOOK_BYTES = 64 * 1024
+"""A request of more is looked through beside the event loop, where others wait for their turn."""
 
 CLIENT_GONE = 499
 """The status of a request whose client did not wait for the answer."""
@@ -92,6 +97,41 @@ class ModelRequestSeen(Frozen):
 
 
 OnRequest = Callable[[ModelRequestSeen], None]
+
+
+class _Bill:
+    """What one run may spend, what it has spent, and who is told. A request stays on the bill that
+    it was begun on, though the access may be another run's by the time it ends.
+    """
+
+    def __init__(self, budget_usd: float | None, on_request: OnRequest | None) -> None:
+        self.budget_usd = budget_usd
+        self.exhausted = False
+        self.usage = Usage()
+        self._on_request = on_request
+
+    @property
+    def is_spent(self) -> bool:
+        return self.budget_usd is not None and self.usage.cost_usd >= self.budget_usd
+
+    def count(self, seen: ModelRequestSeen) -> None:
+        before = self.usage
+        self.usage = Usage(
+            requests=before.requests + 1,
+            input_tokens=before.input_tokens + seen.input_tokens,
+            output_tokens=before.output_tokens + seen.output_tokens,
+            cache_read_tokens=before.cache_read_tokens + seen.cache_read_tokens,
+            cache_write_tokens=before.cache_write_tokens + seen.cache_write_tokens,
+            cost_usd=before.cost_usd + seen.cost_usd,
+        )
+        self.tell(seen)
+
+    def tell(self, seen: ModelRequestSeen) -> None:
+        if self._on_request is not None:
+            try:
+                self._on_request(seen)
+            except Exception:  # the answer does not depend on who listens
+                log.exception("a model request could not be recorded")
 
 
 class ModelService:
@@ -165,24 +205,31 @@ class ModelAccess:
     ) -> None:
         self.token = "run-" + secrets.token_urlsafe(32)
         """Worth nothing outside this run."""
-        self.budget_usd = budget_usd
-        self.budget_exhausted = False
-        """A request was refused for want of budget."""
         self._upstream = upstream
         self._credential = credential
-        self._on_request = on_request
+        self._bill = _Bill(budget_usd, on_request)
         self._server_tools = server_tools
         """Which of the API's own tools the run may use, such as "web_search"."""
-        self._usage = Usage()
         self._revoked = False
         self._waiting = False
         self._under_way = 0
         self._room = Room()
+        self._looking = anyio.CapacityLimiter(1)
+        """One container has one large request looked through at a time."""
 
     @property
     def usage(self) -> Usage:
         """What the run has taken so far. A request under way counts when it ends."""
-        return self._usage
+        return self._bill.usage
+
+    @property
+    def budget_usd(self) -> float | None:
+        return self._bill.budget_usd
+
+    @property
+    def budget_exhausted(self) -> bool:
+        """A request was refused for want of budget."""
+        return self._bill.exhausted
 
     @property
     def is_idle(self) -> bool:
@@ -195,10 +242,7 @@ class ModelAccess:
 
     def bind(self, *, budget_usd: float | None, on_request: OnRequest | None) -> None:
         """Let the token open things for a run, whose bill begins at nothing."""
-        self.budget_usd = budget_usd
-        self.budget_exhausted = False
-        self._on_request = on_request
-        self._usage = Usage()
+        self._bill = _Bill(budget_usd, on_request)
         self._revoked = self._waiting = False
 
     def revoke(self) -> None:
@@ -218,7 +262,7 @@ class ModelAccess:
         self.revoke()
 
     def __repr__(self) -> str:
-        return f"ModelAccess(budget_usd={self.budget_usd}, usage={self._usage!r})"
+        return f"ModelAccess(budget_usd={self.budget_usd}, usage={self.usage!r})"
 
     async def service(self, stream: ByteStream) -> None:
         """Answer a connection: `wire.listen(MODEL_PORT, "model", access.service)`."""
@@ -232,22 +276,30 @@ class ModelAccess:
             why = "this container waits for a run; until then its token opens nothing"
             return _error(403, "permission_error", why, denied="token")
         if not self._is_known(request):
-            why = "the run's token is missing, wrong or no longer valid"
-            return _error(401, "authentication_error", why, denied="token")
+            return _unknown()
         if request.method != "POST" or request.path not in PATHS or not _plain(request.query):
             log.info("refused to a container: %r", request)
             why = f"refused by the orchestrator: an agent may only POST to {' and '.join(PATHS)}"
             return _error(403, "permission_error", why, denied="path")
-        remote = remote_features(request.body, self._server_tools)
+        bill = self._bill
+        remote = await self._remote_features(request.body)
+        if self._revoked or bill is not self._bill:
+            return _unknown()  # its run has ended meanwhile
         if remote:
             why = (
                 f"refused by the orchestrator: {remote} would work outside the container, "
                 "on the API's side; agent.md does not allow it"
             )
             return _error(403, "permission_error", why, denied="server_tool")
-        if request.path == MESSAGES and self._is_spent():
-            return self._over_budget()
-        return await self._forward(request)
+        if request.path == MESSAGES and bill.is_spent:
+            return _over_budget(bill)
+        return await self._forward(request, bill)
+
+    async def _remote_features(self, body: bytes) -> str:
+        if len(body) <= LOOK_BYTES:
+            return remote_features(body, self._server_tools)
+        look = partial(remote_features, body, self._server_tools)
+        return await anyio.to_thread.run_sync(look, limiter=self._looking)
 
     def _is_known(self, request: Request) -> bool:
         return self._shows_token(request) and not self._revoked
@@ -259,20 +311,8 @@ class ModelAccess:
         matches = [hmac.compare_digest(text, right) for text in shown]
         return any(matches)
 
-    def _is_spent(self) -> bool:
-        return self.budget_usd is not None and self._usage.cost_usd >= self.budget_usd
-
-    def _over_budget(self) -> Response:
-        if not self.budget_exhausted:
-            # Once: whoever goes on asking gets the answer, but no place in the record.
-            self._tell(ModelRequestSeen(status=400, error_type="budget_exceeded"))
-        self.budget_exhausted = True
-        why = f"refused by the orchestrator: the run's budget of ${self.budget_usd:g} is spent"
-        # 400, since that is what a client does not try again.
-        return _error(400, "invalid_request_error", why, denied="budget")
-
-    async def _forward(self, request: Request) -> Response:
-        exchange = _Exchange(self, request)
+    async def _forward(self, request: Request, bill: _Bill) -> Response:
+        exchange = _Exchange(self, bill, request)
         headers = _forwarded(request.headers)
         if self._credential is not None:
             headers = self._credential.added_to(headers)
@@ -323,32 +363,14 @@ class ModelAccess:
             return bytes(body)
         return self._credential.removed_from(bytes(body))
 
-    def _count(self, seen: ModelRequestSeen) -> None:
-        before = self._usage
-        self._usage = Usage(
-            requests=before.requests + 1,
-            input_tokens=before.input_tokens + seen.input_tokens,
-            output_tokens=before.output_tokens + seen.output_tokens,
-            cache_read_tokens=before.cache_read_tokens + seen.cache_read_tokens,
-            cache_write_tokens=before.cache_write_tokens + seen.cache_write_tokens,
-            cost_usd=before.cost_usd + seen.cost_usd,
-        )
-        self._tell(seen)
-
-    def _tell(self, seen: ModelRequestSeen) -> None:
-        if self._on_request is not None:
-            try:
-                self._on_request(seen)
-            except Exception:  # the answer does not depend on who listens
-                log.exception("a model request could not be recorded")
-
 
 class _Exchange:
     """One request on its way to the model, and what it comes to."""
 
-    def __init__(self, access: ModelAccess, request: Request) -> None:
+    def __init__(self, access: ModelAccess, bill: _Bill, request: Request) -> None:
         self.held = AsyncExitStack()
         self._access = access
+        self._bill = bill
         self._counts = request.path == MESSAGES
         self._meter = Meter(request.body)
         self._began = time.monotonic()
@@ -387,7 +409,7 @@ class _Exchange:
         duration = round((time.monotonic() - self._began) * 1000)
         error_type = tally.error_type or problem
         seen = ModelRequestSeen(status=status, duration_ms=duration, error_type=error_type, **used)
-        self._access._count(seen)  # noqa: SLF001 the two halves of one thing
+        self._bill.count(seen)
 
     async def close(self) -> None:
         """Let go of the upstream; who was not finished by now will not be."""
@@ -411,6 +433,21 @@ def _forwarded(headers: Headers) -> Headers:
 
 def _plain(query: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9_.=&-]*", query) is not None
+
+
+def _unknown() -> Response:
+    why = "the run's token is missing, wrong or no longer valid"
+    return _error(401, "authentication_error", why, denied="token")
+
+
+def _over_budget(bill: _Bill) -> Response:
+    if not bill.exhausted:
+        # Once: whoever goes on asking gets the answer, but no place in the record.
+        bill.tell(ModelRequestSeen(status=400, error_type="budget_exceeded"))
+    bill.exhausted = True
+    why = f"refused by the orchestrator: the run's budget of ${bill.budget_usd:g} is spent"
+    # 400, since that is what a client does not try again.
+    return _error(400, "invalid_request_error", why, denied="budget")
 
 
 def _unreachable(exc: UpstreamLost) -> Response:

@@ -20,6 +20,10 @@ LOCAL_SOURCES = ("base64", "text", "content")
 """Where a picture or a document may come from: the request itself. Not from a URL, and not from
 the account's files, which belong to others as well."""
 
+MAX_PARTS = 2_000_000
+"""Of a body that is looked through: several times what a full context has, code included. To read
+one that is nothing but parts would take as long as thousands of others."""
+
 
 class _Twice(ValueError):
     """A key that an object has more than once."""
@@ -30,6 +34,8 @@ def remote_features(body: bytes, allowed: frozenset[str]) -> str:
 
     `allowed` are types of tools, such as "web_search", that the API may use.
     """
+    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_PARTS:
+        return f"a body of more than {MAX_PARTS} parts, which nobody looks through,"
     try:
         asked = json.loads(body, object_pairs_hook=_once)
     except _Twice:

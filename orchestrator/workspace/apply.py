@@ -12,9 +12,9 @@ from pathlib import Path
 from orchestrator.domain import Frozen
 from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused
-from orchestrator.workspace.changes import Change, Changes, State, changed_files
+from orchestrator.workspace.changes import Change, Changes, State
 from orchestrator.workspace.pack import shown
-from orchestrator.workspace.paths import FILE, Root, leads_out
+from orchestrator.workspace.paths import FILE, Root, git_mark, is_repository, leads_out, parents
 from orchestrator.workspace.work import Work, brings_content
 
 READ_BYTES = 1024 * 1024
@@ -40,7 +40,8 @@ def apply(
     """Do to `root` what the agent did to its copy. Blocks.
 
     ApplyRefused, and nothing is touched, if a path that the agent touched is not what it was when
-    it was copied, or if a new symbolic link leads out of the directory.
+    it was copied, if a new symbolic link leads out of the directory, or if git would take what
+    comes of it for a repository. What is as the agent made it already is left as it is.
     """
     if not changes.complete:
         raise ApplyRefused(
@@ -53,17 +54,18 @@ def apply(
         raise ApplyRefused(f"{root} cannot be opened: {exc.strerror}") from exc
     with opened as tree:
         now = _Now(tree, changes)
-        files = changed_files(changes.changes)
-        if all(now.is_new(change) for change in changes.changes):
-            return Applied(files=files, already=True, dry_run=dry_run)
-        problems = [*now.conflicts(), *([] if allow_links else _links_out(changes))]
-        problems += _missing(changes)
+        left = tuple(change for change in changes.changes if not now.is_new(change))
+        if not left:
+            return Applied(files=changes.files, already=True, dry_run=dry_run)
+        changes = changes.model_copy(update={"changes": left})
+        problems = [*now.conflicts(left), *([] if allow_links else _links_out(changes))]
+        problems += [*now.new_repositories(left), *_missing(changes)]
         if problems:
             raise ApplyRefused(_refusal(root, problems))
         kept = now.kept_folders
         if not dry_run:
             Work(tree, changes, frozenset(kept)).run()
-        return Applied(files=files, dry_run=dry_run, kept_folders=kept)
+        return Applied(files=changes.files, dry_run=dry_run, kept_folders=kept)
 
 
 def _refusal(root: Path, problems: Sequence[str]) -> str:
@@ -118,10 +120,10 @@ class _Now:
             return True  # what was not copied keeps a directory alive that the agent deleted
         return self._states[change.path] == change.new
 
-    def conflicts(self) -> list[str]:
+    def conflicts(self, changes: Sequence[Change]) -> list[str]:
         problems = []
-        for path, change in self._changes.items():
-            state = self._states[path]
+        for change in changes:
+            path, state = change.path, self._states[change.path]
             if path in self._blocked:
                 problems.append(f"{shown(path)}: {self._blocked[path]}")
             elif state != change.old and not (
@@ -131,6 +133,40 @@ class _Now:
             elif _replaces_folder(change) and self._extra(path):
                 problems.append(f"{shown(path)} holds something that was not copied")
         return problems
+
+    def new_repositories(self, changes: Sequence[Change]) -> list[str]:
+        """What git would take for its own, together with what is here and was not copied."""
+        wanted = (change.path for change in changes if change.new.kind != "absent")
+        folders = sorted({folder for path in wanted for folder in ("", *parents(path))})
+        return [
+            f"{shown(folder) or 'the directory itself'} is or would be a repository to git, which "
+            "would run what it says; take HEAD out of it, or do without these changes"
+            for folder in folders
+            if is_repository(self._names_after(folder))
+        ]
+
+    def _names_after(self, folder: str) -> set[str]:
+        try:
+            with self._tree.parent(f"{folder}/x" if folder else "x") as (fd, _):
+                names = {*os.listdir(fd)}
+        except OSError:
+            names = set()  # it is made, or stands in the way and is told of elsewhere
+        for name, change in self._marks.get(folder, {}).items():
+            if change.new.kind != "absent":
+                names.add(name)
+            elif change.path not in self.kept_folders:
+                names.discard(name)
+        return names
+
+    @cached_property
+    def _marks(self) -> dict[str, dict[str, Change]]:
+        """Changes of what makes a repository, by directory and name."""
+        marks: dict[str, dict[str, Change]] = {}
+        for path, change in self._changes.items():
+            folder, _, name = path.rpartition("/")
+            if git_mark(name):
+                marks.setdefault(folder, {})[name] = change
+        return marks
 
     @cached_property
     def kept_folders(self) -> tuple[str, ...]:

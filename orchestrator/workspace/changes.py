@@ -17,7 +17,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.pack import Entry
-from orchestrator.workspace.paths import in_git, path_problem
+from orchestrator.workspace.paths import in_git, parents, path_problem
 
 MANIFEST = "manifest.json"
 PATCH = "changes.patch"
@@ -141,7 +141,7 @@ def changed_files(changes: Sequence[Change]) -> tuple[ChangedFile, ...]:
         if change.old.kind == "absent" and gone.get(change.new.sha256):
             renamed[change.path] = gone[change.new.sha256].pop(0)
     sources = set(renamed.values())
-    parents = {parent for c in changes for parent in _parents(c.path)}
+    above = {parent for c in changes for parent in parents(c.path)}
     return tuple(
         ChangedFile(
             path=change.path,
@@ -149,7 +149,7 @@ def changed_files(changes: Sequence[Change]) -> tuple[ChangedFile, ...]:
             old_path=renamed.get(change.path, ""),
         )
         for change in changes
-        if change.path not in sources and not (_is_folder(change) and change.path in parents)
+        if change.path not in sources and not (_is_folder(change) and change.path in above)
     )
 
 
@@ -164,8 +164,3 @@ def _verb(change: Change) -> Literal["added", "modified", "deleted", "mode"]:
         return "added"
     same = change.old.model_copy(update={"mode": change.new.mode}) == change.new
     return "mode" if same else "modified"
-
-
-def _parents(path: str) -> list[str]:
-    names = path.split("/")
-    return ["/".join(names[:depth]) for depth in range(1, len(names))]

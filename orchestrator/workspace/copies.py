@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from orchestrator.workspace.git_dir import Allowed
 from orchestrator.workspace.listing import MAX_CHANGES, Listing
 from orchestrator.workspace.objects import Objects
 from orchestrator.workspace.pack import BATCH, record, sentences
-from orchestrator.workspace.patch import make_patch
+from orchestrator.workspace.patch import PATCH_SECONDS, TIDY_SECONDS, make_patch, no_input
+from orchestrator.workspace.paths import MARKER
 from orchestrator.workspace.tree import Snapshot, TreeCopy, nowhere
 
 COPY_SECONDS = 600.0
@@ -29,6 +31,17 @@ COMPARE_SECONDS = 120.0
 FETCH_SECONDS = 300.0
 """For what changed to be found, and to be read."""
 
+DISK_SECONDS = 10.0
+"""For what was read to be on this machine's disk."""
+
+COLLECT_SECONDS = (
+    KILL_SECONDS + COMPARE_SECONDS + FETCH_SECONDS + DISK_SECONDS + PATCH_SECONDS + TIDY_SECONDS
+)
+"""All of `collect`: who waits less than this may lose changes that could have been had."""
+
+MARKER_SECONDS = 10.0
+"""For a copy to be known again."""
+
 
 async def copy_in(
     box: Box,
@@ -37,15 +50,20 @@ async def copy_in(
     gitignore: bool = False,
     limit_bytes: int = 2048 * MIB,
     allowed: Allowed = nowhere,
+    marked: bool = False,
     target: str = WORKSPACE,
 ) -> Snapshot:
-    """Make `target` inside a copy of `root`, whatever was there before.
+    """Make `target` inside a copy of `root`, whatever was there before; `marked`, so that
+    `is_there` knows it again.
 
     `allowed` says which directories outside may be read for git's sake: of a linked worktree, a
     submodule, or an alternate. CopyRefused if the directory is too large or cannot be read,
     CopyFailed if the container does not take it.
     """
-    tree = TreeCopy(root, gitignore=gitignore, limit_bytes=limit_bytes, allowed=allowed)
+    marker = b"# %s\n*\n" % secrets.token_hex(16).encode() if marked else b""  # git ignores it
+    tree = TreeCopy(
+        root, gitignore=gitignore, limit_bytes=limit_bytes, allowed=allowed, marker=marker
+    )
     try:
         with anyio.fail_after(COPY_SECONDS):
             await talk(box, program("unpack", target), tree.chunks(), nothing)
@@ -56,6 +74,23 @@ async def copy_in(
     except Odd as exc:
         raise CopyFailed(f"the container did not take the copy of {root}: {exc}") from exc
     return tree.snapshot()
+
+
+async def is_there(box: Box, snapshot: Snapshot, *, target: str = WORKSPACE) -> bool:
+    """Whether what is inside is still the marked copy that this snapshot was made of."""
+    parts: list[bytes] = []
+
+    async def keep(reader: Reader) -> None:
+        await reader.all_of(parts, len(snapshot.marker))
+
+    size = str(len(snapshot.marker))
+    look = Launch(argv=("head", "-c", size, f"{target}/{MARKER}/.gitignore"), cwd="/")
+    try:
+        with anyio.fail_after(MARKER_SECONDS):
+            await talk(box, look, no_input(), keep)
+    except (CopyFailed, Odd, TimeoutError):
+        return False
+    return bool(snapshot.marker) and b"".join(parts) == snapshot.marker
 
 
 async def collect(
@@ -81,9 +116,10 @@ async def collect(
     try:
         await anyio.to_thread.run_sync(make_folder, folder)
         changes = await _collected(box, snapshot, folder, limit_bytes, target, mend=not at_work)
+        await anyio.to_thread.run_sync(save_changes, changes)
         if not at_work and changes.complete and changes.changes:
             changes = await make_patch(box, changes, target)
-        await anyio.to_thread.run_sync(save_changes, changes)
+            await anyio.to_thread.run_sync(save_changes, changes)
     except OSError as exc:
         raise CopyFailed(f"the changes cannot be kept in {folder}: {exc.strerror}") from exc
     return changes

@@ -1,8 +1,9 @@
 """Which .git a directory holds, and how it is shown to an agent that may write there.
 
 Host git runs what a .git says (hooks, core.fsmonitor, filters), so none may be written by an
-agent. Mounting parts of it read-only was seen not to help: `mv .git .git2` goes around. The whole
-.git is mounted over itself, and a mount point can be neither moved nor removed.
+agent; nor may a directory of any name that holds what a .git does, which git takes for one.
+Mounting parts of it read-only was seen not to help: `mv .git .git2` goes around. The whole .git is
+mounted over itself, and a mount point can be neither moved nor removed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from orchestrator.domain.container import WORKSPACE, Bind
 from orchestrator.errors import MountRefused
 from orchestrator.workspace.git_dir import Allowed, GitDir, find_git_dir
 from orchestrator.workspace.pack import shown
-from orchestrator.workspace.paths import FOLDER, in_git
+from orchestrator.workspace.paths import FOLDER, in_git, is_repository
 from orchestrator.workspace.tree import MAX_DEPTH, nowhere
 
 MAX_FOLDERS = 20_000
 """Directories that are looked through."""
 
 MAX_MOUNTS = 64
+
+TOP = "."
+"""The workspace itself, where it is a repository without a .git."""
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -44,6 +48,11 @@ def git_mounts(
     mounts = [*_outside(root, allowed)]
     if mode == "rw":
         for path in git_places(root):
+            if path == TOP:
+                raise MountRefused(
+                    f"{root} is itself what git keeps a repository in, and git would run what an "
+                    "agent writes there; name another directory, or use `workspace: copy`"
+                )
             if (root / path).is_symlink():
                 raise MountRefused(
                     f"{root / path} is a symbolic link, which an agent could replace with hooks "
@@ -60,14 +69,14 @@ def git_mounts(
 
 
 def git_places(workspace: Path) -> dict[str, Identity]:
-    """Every .git below a directory, and which one it is. MountRefused if there is too much to
-    look through.
+    """Every .git below a directory, and whatever else is one to git, and which one it is.
+    MountRefused if there is too much to look through.
     """
     return dict(_places(workspace.resolve()))
 
 
 def new_git_dirs(workspace: Path, before: Mapping[str, Identity]) -> tuple[str, ...]:
-    """Every .git that was not there before, or is another one: git would run what it says."""
+    """What of `git_places` was not there before, or is another one: git would run what it says."""
     try:
         after = git_places(workspace)
     except MountRefused as exc:
@@ -89,14 +98,18 @@ def _places(root: Path) -> Iterator[tuple[str, Identity]]:
             fd = os.open(root / folder, FOLDER)
         except OSError:
             continue  # an agent has no more rights there than we, or it is gone
+        names = []
         try:
             with os.scandir(fd) as rows:
                 for row in rows:
+                    names.append(row.name)
                     path = f"{folder}/{row.name}" if folder else row.name
                     if in_git(row.name):
                         yield path, _identity(fd, row.name)
                     elif row.is_dir(follow_symlinks=False):
                         folders.append(path)
+            if is_repository(names):
+                yield folder or TOP, _identity(fd, ".")
         finally:
             os.close(fd)
 

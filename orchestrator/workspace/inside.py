@@ -25,6 +25,9 @@ MAX_PATH = 4000
 MAX_SKIPPED = 100
 """So many things that are left out are named."""
 
+MARKER = ".orchestrator-copy"
+"""At the top: which copy this is. Not part of what is compared."""
+
 FULL = 28
 """Exit code: the disk is full."""
 
@@ -129,6 +132,8 @@ class Comparison:
 
     def look(self, row: os.DirEntry[str], path: str, base: dict[str, Record]) -> bool:
         """Tell what is new of one entry; True for a directory to look into."""
+        if path == MARKER:
+            return False
         if row.name.lower() == ".git":
             self.skip(path, "git")
             return False

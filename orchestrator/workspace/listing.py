@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 from orchestrator.workspace.box import Odd
 from orchestrator.workspace.changes import Change, State
 from orchestrator.workspace.pack import Entry, Kind
-from orchestrator.workspace.paths import in_git, path_problem
+from orchestrator.workspace.paths import (
+    MARKER,
+    git_mark,
+    in_git,
+    parents,
+    path_problem,
+    repositories,
+)
 from orchestrator.workspace.tree import Snapshot
 
 MAX_CHANGES = 50_000
@@ -23,6 +30,7 @@ MAX_TARGET_BYTES = 4095
 
 REASONS = {
     "git": "since it belongs to git",
+    "repository": "since git would take it for a repository, and run what it says",
     "name": "since its name is not UTF-8",
     "long": "since its name is too long",
     "special": "special files",
@@ -91,7 +99,7 @@ class Listing:
             raise Odd("there is more than was asked for")
         if in_git(path):
             self.left_out[REASONS["git"]].append(path)
-        else:
+        elif path.partition("/")[0] != MARKER:
             self.found[path] = found
 
     def check(self) -> None:
@@ -99,6 +107,7 @@ class Listing:
         dropped = {path for path in self.found if self._unwanted(path)}
         for path in dropped:
             del self.found[path]
+        self._drop_repositories()
         for path in (*self.found, *self._kept()):
             parent = path.rpartition("/")[0]
             if parent and self._kind_after(parent) != "dir":
@@ -115,6 +124,41 @@ class Listing:
         if ignore is None or path in self.snapshot.entries:
             return False
         return ignore.ignored_anywhere(path, folder=self.found[path].kind == "dir")
+
+    def _drop_repositories(self) -> None:
+        """Leave out what would be git's own, though nothing is called .git: of a repository that
+        was there, everything; a new directory, as a whole; of another one, what makes it one.
+        """
+        before = repositories(self.snapshot.entries)
+        made = repositories((*self._kept(), *self.found)) - before
+        if not before and not made:
+            return
+        owners = {path: self._owner(path, before, made) for path in self.found}
+        theirs = {path for path, owner in owners.items() if owner is not None}
+        owned = {owner for owner in owners.values() if owner is not None}
+        for path in [path for path in self.deleted if not before.isdisjoint(("", *parents(path)))]:
+            above = parents(path)
+            owned.update(before.intersection(("", *above)))
+            self.deleted.difference_update((path, *above))
+            theirs.update(each for each in above if self._kind_after(each) != "dir")
+        for path in theirs:
+            del self.found[path]
+        if owned:
+            self.left_out[REASONS["repository"]].extend(sorted(each or "." for each in owned))
+
+    def _owner(self, path: str, before: set[str], made: set[str]) -> str | None:
+        """The repository that a path belongs to."""
+        names = path.split("/")
+        for depth, folder in enumerate(("", *parents(path))):
+            if folder in before:
+                return folder
+            if folder in made and (self._is_new(folder) or git_mark(names[depth])):
+                return folder
+        return path if path in made and self._is_new(path) else None
+
+    def _is_new(self, folder: str) -> bool:
+        old = self.snapshot.entries.get(folder)
+        return folder != "" and (old is None or old.kind != "dir")
 
     def _kept(self) -> Iterator[str]:
         """What nothing was said of."""

@@ -27,6 +27,9 @@ from orchestrator.workspace.paths import FILE, Root
 PATCH_SECONDS = 120.0
 """For git, from beginning to end; a run does not wait longer for its patch."""
 
+TIDY_SECONDS = 10.0
+"""For git's scratch directory to be removed; in a session, the agent would find it."""
+
 MAX_PATCH_BYTES = 64 * 1024 * 1024
 """More than that, nobody reads, and no memory of ours holds."""
 
@@ -76,16 +79,16 @@ async def _make(box: Box, changes: Changes, repository: str) -> int:
         await reader.all_of(parts, MAX_PATCH_BYTES)
 
     try:
-        await talk(box, Launch(argv=make, env=ENVIRONMENT), _no_input(), nothing)
+        await talk(box, Launch(argv=make, env=ENVIRONMENT), no_input(), nothing)
         add = Launch(
             argv=("git", "fast-import", "--quiet", "--done"), env=settings, files=(attributes,)
         )
         await talk(box, add, import_stream(changes), nothing)
         diff = (*DIFF, _renames(changes), "refs/heads/old", "refs/heads/new")
-        await talk(box, Launch(argv=diff, env=settings), _no_input(), keep)
+        await talk(box, Launch(argv=diff, env=settings), no_input(), keep)
     finally:
-        with anyio.move_on_after(PATCH_SECONDS, shield=True):
-            await talk(box, Launch(argv=("rm", "-rf", repository)), _no_input(), nothing)
+        with anyio.move_on_after(TIDY_SECONDS, shield=True):
+            await talk(box, Launch(argv=("rm", "-rf", repository)), no_input(), nothing)
     return await anyio.to_thread.run_sync(_write, changes.folder / PATCH, parts)
 
 
@@ -105,7 +108,8 @@ def _write(path: Path, parts: list[bytes]) -> int:
         return file.tell()
 
 
-def _no_input() -> Chunks:
+def no_input() -> Chunks:
+    """For a program that reads nothing."""
     yield from ()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,9 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """How a file is opened: never through a symbolic link, and a FIFO does not keep us waiting."""
+
+MARKER = ".orchestrator-copy"
+"""A directory at the top of a copy that tells which copy it is; never part of the changes."""
 
 _UNSEEN = dict.fromkeys(
     [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF]
@@ -44,8 +48,46 @@ def in_git(path: str) -> bool:
 
 
 def _is_git_name(name: str) -> bool:
-    plain = name.translate(_UNSEEN).casefold().split(":")[0].rstrip(" .")
-    return plain in (".git", "git~1")
+    return _plain(name) in (".git", "git~1")
+
+
+def _plain(name: str) -> str:
+    """A name as the most forgiving filesystem takes it."""
+    return name.translate(_UNSEEN).casefold().split(":")[0].rstrip(" .")
+
+
+def git_mark(name: str) -> str:
+    """Which of the things this is that make a directory a repository; empty if none of them."""
+    if name[:1] not in "cChHoOrR" and name.isascii():
+        return ""  # nearly all names
+    plain = _plain(name)
+    return plain if plain in ("head", "objects", "refs", "commondir") else ""
+
+
+def is_repository(names: Iterable[str]) -> bool:
+    """Whether git takes a directory that holds these for a repository, whatever it is called.
+
+    `git status` (2.39) in a plain directory with HEAD, objects, refs and a config was seen to run
+    the config's core.fsmonitor. With a commondir, objects and refs may be elsewhere.
+    """
+    marks = {*map(git_mark, names)}
+    return "head" in marks and ("commondir" in marks or {"objects", "refs"} <= marks)
+
+
+def repositories(paths: Iterable[str]) -> set[str]:
+    """The directories that are repositories, if this is all there is; "" is the top."""
+    marked: defaultdict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if mark := git_mark(name):
+            marked[folder].add(mark)
+    return {folder for folder, marks in marked.items() if is_repository(marks)}
+
+
+def parents(path: str) -> list[str]:
+    """The directories that a path is in, from below the top down."""
+    names = path.split("/")
+    return ["/".join(names[:depth]) for depth in range(1, len(names))]
 
 
 def leads_out(path: str, target: str) -> bool:

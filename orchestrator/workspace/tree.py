@@ -12,7 +12,7 @@ from orchestrator.errors import CopyRefused
 from orchestrator.workspace.git_dir import Allowed, pack_git
 from orchestrator.workspace.ignore import Ignore
 from orchestrator.workspace.pack import Entry, Packer, record, sentences
-from orchestrator.workspace.paths import FOLDER, Root, in_git, path_problem
+from orchestrator.workspace.paths import FOLDER, MARKER, Root, in_git, path_problem
 
 MAX_DEPTH = 128
 """Directories in directories."""
@@ -33,6 +33,8 @@ class Snapshot:
     total_count: int
     """Of all that was copied, git's files included."""
     warnings: tuple[str, ...] = ()
+    marker: bytes = b""
+    """What the copy holds to be known by; empty if nobody will ask."""
 
     def records(self) -> Iterator[bytes]:
         """What the program inside compares the copy with."""
@@ -50,13 +52,20 @@ class TreeCopy:
     """Walks a directory once: yields the records of a copy, and knows afterwards what it was."""
 
     def __init__(
-        self, root: Path, *, gitignore: bool, limit_bytes: int, allowed: Allowed = nowhere
+        self,
+        root: Path,
+        *,
+        gitignore: bool,
+        limit_bytes: int,
+        allowed: Allowed = nowhere,
+        marker: bytes = b"",
     ) -> None:
         self.root = root.resolve()
         self._allowed = allowed
         self._ignore = Ignore() if gitignore else None
         self._packer = Packer(self.root, limit_bytes)
         self._git_places: set[str] = set()
+        self._marker = marker
 
     def chunks(self) -> Generator[bytes, None, None]:
         """All records. CopyRefused if there is too much, or nothing there."""
@@ -66,6 +75,9 @@ class TreeCopy:
             raise CopyRefused(
                 f"{self.root} cannot be copied: {exc.strerror}; name a directory that can be read"
             ) from exc
+        if self._marker:
+            self._packer.folder(MARKER, 0o755, track=False)
+            self._packer.text(f"{MARKER}/.gitignore", self._marker)
         try:
             with opened:
                 yield from self._folder(opened.fd, "", 0)
@@ -86,6 +98,7 @@ class TreeCopy:
             total_bytes=packer.bytes,
             total_count=packer.count,
             warnings=sentences(packer.left_out, "the copy"),
+            marker=self._marker,
         )
 
     def _folder(self, fd: int, folder: str, depth: int) -> Iterator[bytes]:
@@ -103,7 +116,9 @@ class TreeCopy:
                 status = row.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # gone since it was listed
-            if in_git(path):
+            if path == MARKER:
+                packer.left_out["since copies are marked with that name"].append(path)
+            elif in_git(path):
                 yield from self._git(path, row.name, status.st_mode)
             elif self._ignore is None or not self._ignore.ignored(
                 path, folder=stat.S_ISDIR(status.st_mode)

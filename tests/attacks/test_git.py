@@ -138,6 +138,34 @@ async def test_a_new_repository_in_a_writable_workspace_is_told(harness: Harness
     assert "deep/down/.GIT" in spoils.told
 
 
+NAMELESS = r"""
+for place in lib folder; do
+mkdir -p $place/objects $place/refs; echo 'ref: refs/heads/x' > $place/HEAD
+printf '[core]\nbare=false\nworktree=..\nfsmonitor="touch PWNED; false"\n' > $place/config
+done
+echo x > other/made
+"""
+
+
+@attack(
+    "git",
+    "make a repository that is not called .git: HEAD, objects and refs beside a config",
+    "left out of the changes with a warning; of a writable workspace, a warning names it",
+)
+@pytest.mark.parametrize("workspace", ["copy", "rw"])
+async def test_a_repository_of_no_name_is_told(harness: Harness, workspace: str) -> None:
+    command = NAMELESS.replace("PWNED", str(harness._folder / "pwned"))
+    spoils = await work(harness, command, workspace=workspace)
+    assert "lib" in spoils.told
+    assert "folder" in spoils.told
+    if workspace == "copy":
+        spoils.apply()
+        assert (spoils.project / "other/made").exists()
+        assert not (spoils.project / "lib").exists()
+        git(spoils.project / "folder", "status")
+        assert not pwned(spoils).exists()
+
+
 @attack(
     "git",
     "use the brokered token for another repository, by clone, submodule or push",

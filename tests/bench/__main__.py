@@ -20,6 +20,7 @@ from orchestrator.containers.engine import Engine
 from tests.bench.crowd import crowd, memory
 from tests.bench.egress import egress
 from tests.bench.latency import latency, rate
+from tests.bench.queued import queued
 from tests.bench.report import as_json, markdown, print_table, write_readme
 from tests.bench.row import Row
 from tests.bench.runs import runs, server_start
@@ -47,6 +48,7 @@ CASES: dict[str, Case] = {
     "workspace": workspace,
     "egress": egress,
     "tasks": tasks,
+    "queued": queued,
 }
 
 README = Path(__file__).parents[2] / "README.md"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
+from orchestrator.engine.memory import MAX_BYTES, Memory
 from orchestrator.engine.service import Service
 from orchestrator.engine.session_rows import SessionKey
 from orchestrator.errors import SessionRefused
@@ -225,6 +227,86 @@ async def test_memory_that_changed_meanwhile_is_not_overwritten(
     (aside,) = (tmp_path / "memory").iterdir()
     assert aside.read_text() == "one\nthree\n"
     assert any("has changed meanwhile" in event.text for event in harness.events)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"x" * (MAX_BYTES + 10), "is longer than 64 KiB"), (b"caf\xe9\n", "is not UTF-8")],
+)
+async def test_memory_that_cannot_be_read_whole_is_not_written(
+    harness: Harness, tmp_path: Path, content: bytes, why: str
+) -> None:
+    service = remembering(harness, memory="rw")
+    memory = tmp_path / "agents" / "worker" / "memory.md"
+    memory.write_bytes(content)
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(
+            Task(agent="worker", prompt="echo more > ~/memory.md"), harness.events.append
+        )
+    assert result.status == "completed"
+    assert memory.read_bytes() == content
+    assert any(f"memory.md {why}" in event.text for event in harness.events)
+
+
+async def test_memory_that_cannot_be_put_aside_is_told_and_the_run_is_not_spoilt(
+    harness: Harness, tmp_path: Path
+) -> None:
+    service = remembering(harness, memory="rw")
+    memory = tmp_path / "agents" / "worker" / "memory.md"
+    memory.write_text("one\n")
+    (tmp_path / "memory").write_text("no directory")
+
+    def change(event: object) -> None:
+        memory.write_text("two\n")
+
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(
+            Task(agent="worker", prompt="echo three >> ~/memory.md"), change, harness.events.append
+        )
+    assert result.status == "completed", result
+    assert any("made of memory.md is lost" in event.text for event in harness.events)
+
+
+async def test_a_session_that_was_removed_begins_with_a_new_copy(
+    harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "keep.txt").write_text("keep\n")
+    service = remembering(harness, workspace="copy")
+
+    async def changed(prompt: str) -> list[str]:
+        with anyio.fail_after(PATIENCE):
+            result = await service.run(Task(agent="worker", prompt=prompt, workspace=root))
+        assert result.status == "completed", result
+        return [f"{file.change} {file.path}" for file in result.changed_files]
+
+    assert await changed("echo 1 > one") == ["added one"]
+    assert await changed("echo 2 > two") == ["added one", "added two"]
+    await harness.sessions.remove(KEY)
+    assert await changed("ls -a; echo 3 > three") == ["added three"]
+
+
+async def test_what_a_run_needs_is_looked_for_without_keeping_others_waiting(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = remembering(harness)
+    threads: list[int] = []
+
+    def noted(function: Callable[..., object]) -> Callable[..., object]:
+        def called(*args: object) -> object:
+            threads.append(threading.get_ident())
+            return function(*args)
+
+        return called
+
+    for name in ("check", "git_mounts"):
+        monkeypatch.setattr(harness.copies, name, noted(getattr(harness.copies, name)))
+    monkeypatch.setattr(Memory, "read", noted(Memory.read))
+    with anyio.fail_after(PATIENCE):
+        await service.plan(Task(agent="worker", prompt="x"))
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
 
 
 async def until_state(harness: Harness, state: str) -> None:

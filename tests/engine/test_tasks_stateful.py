@@ -16,8 +16,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
+    MultipleResults,
     RuleBasedStateMachine,
+    initialize,
     invariant,
+    multiple,
     rule,
     run_state_machine_as_test,
 )
@@ -88,22 +91,17 @@ class Questions(RuleBasedStateMachine):
 
     # What agents do
 
-    @rule(target=runs, hasty=st.sampled_from((False, False, False, True)))
+    @initialize(target=runs)
+    def begin(self) -> MultipleResults[str]:
+        return multiple(self._start(hasty=False), self._start(hasty=False), self._start(hasty=True))
+
+    @rule(target=runs, hasty=st.booleans())
     def start(self, hasty: bool) -> str:
-        self._names += 1
-        prompt = f"task {self._names}"
-        if hasty:
-            self._process.service.answer_seconds[prompt] = HASTY
-        run_id = self._do(self._process.tasks.start(Task(agent="worker", prompt=prompt)))
-        if hasty:
-            self._hasty.add(run_id)
-        self._until(lambda: self._process.service.live.get(run_id) is not None)
-        return run_id
+        return self._start(hasty=hasty)
 
     @rule(target=questions, run_id=runs)
     def ask(self, run_id: str) -> tuple[str, str]:
-        if not self._at_work(run_id):
-            return run_id, "m0"
+        run_id = self._one_at_work(run_id)
         before = {each.message_id for each in self._do(self._look.questions(run_id))}
         live, delivered = self._process.service.live[run_id], len(self._delivered)
         scope = self._portal.call(anyio.CancelScope)
@@ -129,11 +127,10 @@ class Questions(RuleBasedStateMachine):
 
     @rule(target=calls, run_id=runs, again=st.booleans())
     def ask_for_a_tool(self, run_id: str, again: bool) -> tuple[str, str]:
+        run_id = self._one_at_work(run_id)
         known = [each.call_id for each in self._do(self._look.approvals(run_id))]
         self._names += 1
         call = known[0] if again and known else f"c{self._names}"
-        if not self._at_work(run_id):
-            return run_id, call
         live, heard = self._process.service.live[run_id], len(self._obeyed)
 
         async def deed() -> None:
@@ -164,12 +161,13 @@ class Questions(RuleBasedStateMachine):
             with pytest.raises(RunRefused):
                 self._do(self._other.tasks.reply(run_id, message_id, "too late", "main"))
 
-    @rule(run_id=runs)
-    def complete(self, run_id: str) -> None:
+    @rule(target=runs, run_id=runs)
+    def complete(self, run_id: str) -> str:
         if self._at_work(run_id):
             self._portal.call(self._process.service.complete, run_id, f"result of {run_id}")
             self._until(lambda: self._record(run_id).status in FINAL)
             assert self._record(run_id).status == "completed"
+        return self._start(hasty=False)
 
     # What callers do
 
@@ -188,13 +186,13 @@ class Questions(RuleBasedStateMachine):
         self._until(lambda: len(self._delivered) > delivered)
         self._until(lambda: (self._record(run_id).status in WAITING) == self._waits(run_id))
 
-    @rule(question=questions, answer=st.sampled_from(("blue", "red")))
-    def reply_and_crash(self, question: tuple[str, str], answer: str) -> None:
+    @rule(target=runs, question=questions, answer=st.sampled_from(("blue", "red")))
+    def reply_and_crash(self, question: tuple[str, str], answer: str) -> str:
         run_id, message_id = question
         if self._is_open(run_id, message_id):
             self._do(self._other.tasks.reply(run_id, message_id, answer, "main"))
             self._given[message_id] = answer
-            self.crash(look_first=True)
+        return self._crash(look_first=True)
 
     @rule(run_id=runs)
     def reply_to_what_was_never_asked(self, run_id: str) -> None:
@@ -238,35 +236,19 @@ class Questions(RuleBasedStateMachine):
             self._until(lambda: text in heard)
             assert heard == self._told[run_id]
 
-    @rule(run_id=runs, here=st.booleans())
-    def cancel(self, run_id: str, here: bool) -> None:
+    @rule(target=runs, run_id=runs, here=st.booleans())
+    def cancel(self, run_id: str, here: bool) -> str:
         before = self._record(run_id).status
         tasks = (self._process if here else self._other).tasks
         view = self._do(tasks.cancel(run_id, "main"))
         assert view.status == (before if before in FINAL else "cancelled")
+        return self._start(hasty=False)
 
     # What happens to everybody
 
-    @rule(look_first=st.booleans())
-    def crash(self, look_first: bool) -> None:
-        """Kill the process that runs the tasks, and have another in its place."""
-        under_way = [record.run_id for record in self._do(self._eyes.unfinished())]
-        self._crashed |= set(under_way)
-        waiting = self._do(self._look.questions(pending=True))
-        self._do(self._process.kill())
-        if look_first:
-            ended = self._do(settle_lost(self._eyes, self._living.__contains__))
-            assert sorted(result.run_id for result in ended) == sorted(under_way)
-        self._process = self._new_process()
-        self._do(self._process.tasks.settle())
-        for run_id in under_way:
-            record = self._record(run_id)
-            assert (record.status, record.reason) == ("failed", "orchestrator_lost")
-        for question in waiting:
-            with pytest.raises(RunRefused, match="has ended"):
-                self._do(
-                    self._other.tasks.reply(question.run_id, question.message_id, "no", "main")
-                )
+    @rule(target=runs, look_first=st.booleans())
+    def crash(self, look_first: bool) -> str:
+        return self._crash(look_first=look_first)
 
     @rule()
     def settle(self) -> None:
@@ -338,6 +320,38 @@ class Questions(RuleBasedStateMachine):
 
     # How it is done
 
+    def _start(self, *, hasty: bool) -> str:
+        self._names += 1
+        prompt = f"task {self._names}"
+        if hasty:
+            self._process.service.answer_seconds[prompt] = HASTY
+        run_id = self._do(self._process.tasks.start(Task(agent="worker", prompt=prompt)))
+        if hasty:
+            self._hasty.add(run_id)
+        self._until(lambda: self._process.service.live.get(run_id) is not None)
+        return run_id
+
+    def _crash(self, *, look_first: bool) -> str:
+        """Kill the process that runs the tasks, and have another in its place."""
+        under_way = [record.run_id for record in self._do(self._eyes.unfinished())]
+        self._crashed |= set(under_way)
+        waiting = self._do(self._look.questions(pending=True))
+        self._do(self._process.kill())
+        if look_first:
+            ended = self._do(settle_lost(self._eyes, self._living.__contains__))
+            assert sorted(result.run_id for result in ended) == sorted(under_way)
+        self._process = self._new_process()
+        self._do(self._process.tasks.settle())
+        for run_id in under_way:
+            record = self._record(run_id)
+            assert (record.status, record.reason) == ("failed", "orchestrator_lost")
+        for question in waiting:
+            with pytest.raises(RunRefused, match="has ended"):
+                self._do(
+                    self._other.tasks.reply(question.run_id, question.message_id, "no", "main")
+                )
+        return self._start(hasty=False)
+
     def _new_process(self) -> Process:
         self._owners += 1
         folder, owner = Path(self._folder.name), f"owner{self._owners}"
@@ -348,6 +362,13 @@ class Questions(RuleBasedStateMachine):
             return process
 
         return self._do(start())
+
+    def _one_at_work(self, run_id: str) -> str:
+        """This run, or one that has not ended."""
+        if self._at_work(run_id):
+            return run_id
+        others = [record.run_id for record in self._do(self._eyes.unfinished())]
+        return others[-1] if others else self._start(hasty=False)
 
     def _at_work(self, run_id: str) -> bool:
         return self._record(run_id).status not in FINAL
@@ -390,7 +411,7 @@ def test_whatever_happens_the_store_stays_true_and_no_answer_is_lost_or_doubled(
     run_state_machine_as_test(
         Questions,
         settings=settings(
-            max_examples=25,
+            max_examples=40,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

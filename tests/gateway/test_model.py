@@ -5,26 +5,31 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import h11
 import pytest
 from pydantic import SecretStr
 
 from orchestrator.domain.result import Usage
 from orchestrator.errors import OperatorError
+from orchestrator.gateway import model as model_module
 from orchestrator.gateway.credential import Credential, credential_of
 from orchestrator.gateway.http_server import Headers, Request, Response
 from orchestrator.gateway.loopback import serve_on_loopback
 from orchestrator.gateway.model import (
+    LOOK_BYTES,
     ModelAccess,
     ModelRequestSeen,
     ModelService,
     open_model_service,
 )
+from orchestrator.gateway.remote_features import remote_features
 from orchestrator.gateway.scripted import Script, ScriptedModel, scripted_server
 from orchestrator.gateway.upstream import HttpUpstream, UpstreamRequest, UpstreamResponse
 from orchestrator.settings import Settings, read_settings
@@ -457,6 +462,76 @@ async def test_a_stream_that_ends_well_but_too_early_is_recorded_as_cut() -> Non
     access = ModelAccess(ScriptedModel(script).upstream(), on_request=seen.append)
     assert b"a long" in (await post(access, stream=True)).body
     assert [(s.status, s.error_type) for s in seen] == [(200, "stream_cut")]
+
+
+async def test_a_request_that_outlives_its_run_is_not_on_the_next_ones_bill() -> None:
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(HELLO).upstream()
+
+    class Slow:
+        @asynccontextmanager
+        async def send(self, request: UpstreamRequest) -> AsyncIterator[UpstreamResponse]:
+            arrived.set()
+            await go_on.wait()
+            async with model.send(request) as answer:
+                yield answer
+
+    first: list[ModelRequestSeen] = []
+    second: list[ModelRequestSeen] = []
+    access = ModelAccess(Slow(), budget_usd=1.0, on_request=first.append)
+    async with connection(access.service) as stream:
+        client = Client(stream)
+        await client.send("POST", "/v1/messages", {"x-api-key": access.token}, body())
+        await arrived.wait()
+        access.revoke()
+        access.bind(budget_usd=0.001, on_request=second.append)
+        go_on.set()
+        assert (await client.answer()).status == 200
+    while not access.is_idle:
+        await anyio.lowlevel.checkpoint()
+
+    assert [seen.input_tokens for seen in first] == [1000]
+    assert (second, access.usage, access.budget_exhausted) == ([], Usage(), False)
+    assert (await post(access)).status == 200  # nothing of the new budget is spent
+    assert (len(first), len(second), access.usage.requests) == (1, 1, 1)
+
+
+async def test_a_large_request_is_looked_through_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+
+    def look(request: bytes, allowed: frozenset[str]) -> str:
+        threads.append(threading.get_ident())
+        return remote_features(request, allowed)
+
+    monkeypatch.setattr(model_module, "remote_features", look)
+    access = ModelAccess(ScriptedModel(HELLO).upstream())
+    assert (await post(access)).status == 200
+    assert (await post(access, system="x" * LOOK_BYTES)).status == 200
+    large = {"system": "x" * LOOK_BYTES, "mcp_servers": [1]}
+    assert (await post(access, **large)).status == 403
+
+    small, *others = threads
+    assert small == threading.get_ident()
+    assert len(others) == 2
+    assert threading.get_ident() not in others
+
+
+async def test_a_request_whose_run_ends_while_it_is_looked_through_goes_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = ScriptedModel(HELLO)
+    access = ModelAccess(model.upstream())
+
+    def look(request: bytes, allowed: frozenset[str]) -> str:
+        access.bind(budget_usd=None, on_request=None)
+        return remote_features(request, allowed)
+
+    monkeypatch.setattr(model_module, "remote_features", look)
+    answer = await post(access, system="x" * LOOK_BYTES)
+    assert (answer.status, error_of(answer)) == (401, "authentication_error")
+    assert access.usage == Usage()
 
 
 @pytest.mark.parametrize("when", ["before the answer", "in the middle of it"])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.gateway.remote_features import remote_features
+from orchestrator.gateway.remote_features import MAX_PARTS, remote_features
 
 LINK = {"type": "url", "url": "https://example.org/"}
 
@@ -49,6 +49,7 @@ def test_what_stays_here_is_passed_on(body: bytes) -> None:
         (b'{"tools": [1], "tools": []}', "a body that can be read in two ways"),
         (b"[" * 100_000, "a body that is not JSON"),
         (b"[]", "a body that is not an object"),
+        (b'{"messages": [' + b"1," * MAX_PARTS + b"1]}", "a body of more than 2000000 parts"),
     ],
 )
 def test_what_would_happen_elsewhere_has_a_name(body: bytes, what: str) -> None:

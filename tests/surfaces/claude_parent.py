@@ -42,7 +42,7 @@ def tool(name: str, **arguments: object) -> Step:
 async def claude_plays(stage: Stage, home: Path, play: Play, version: str) -> str:
     """Run the CLI as a client of `orchestrator serve` until the play is over; what it said last."""
     claude = _claude(version)
-    home.mkdir()
+    await anyio.Path(home).mkdir()
     ours = {k: v for k, v in stage.env.items() if k.startswith("ORCHESTRATOR_")}
     entry = {
         "type": "stdio",

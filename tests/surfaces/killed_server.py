@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import anyio
 import mcp.types as t
@@ -80,6 +79,15 @@ class Caller:
         self.heard = anyio.Event()
 
     async def call(self, tool: str, **arguments: object) -> Document:
+        """What is answered, and remembered."""
+        document = await self.look(tool, **arguments)
+        self.memory.see(document)
+        self.hear()
+        return document
+
+    async def look(self, tool: str, **arguments: object) -> Document:
+        """The same, for what is asked again and again."""
+
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             self.hear()
 
@@ -92,8 +100,6 @@ class Caller:
         document: Document | None = result.structured_content
         assert document is not None, result
         assert "error" not in document, text(result)
-        self.memory.see(document)
-        self.hear()
         return document
 
     async def ended(self, run_id: str) -> Document:
@@ -178,7 +184,7 @@ def add_agents(stage: Stage) -> None:
 
 
 async def _kinds(caller: Caller, run_id: str) -> set[str]:
-    log = await caller.call("get_logs", run_id=run_id)
+    log = await caller.look("get_logs", run_id=run_id)
     return {event["kind"] for event in log["events"]}
 
 
@@ -196,6 +202,14 @@ class Lives:
         """Of runs, at the moment of a kill."""
         self.points: Counter[str] = Counter()
         """What had happened last in runs that were cut off."""
+
+    def told(self) -> str:
+        """How much was acknowledged, and how much of it was an end."""
+        known, memory = self.memory.runs, self.memory
+        return (
+            f"{len(known)} runs accepted, {len(memory.ends)} ends told, {len(memory.answers)} "
+            f"answers, {len(memory.decisions)} decisions, {len(memory.words)} words taken"
+        )
 
     async def live_and_die(self) -> None:
         """Scenarios on a new server, killed after a number of words; and what is true then."""
@@ -323,4 +337,4 @@ class Lives:
             command="sh", args=["-c", script, str(place), COMMAND, "serve"], env=self._stage.env
         )
         async with Client(server) as client:
-            yield client, int(Path(place).read_text())
+            yield client, int(await anyio.Path(place).read_text())

@@ -90,7 +90,9 @@ async def test_a_tool_call_is_denied_and_the_next_allowed_with_other_input(
 async def test_children_in_the_background_are_waited_for_steered_and_cancelled(
     stage: Stage, tmp_path: Path
 ) -> None:
-    stage.add_agent("works", bash("tail -f /dev/null"), {"text": "I heard: {last_user_text}"}, **BASH)
+    stage.add_agent(
+        "works", bash("tail -f /dev/null"), {"text": "I heard: {last_user_text}"}, **BASH
+    )
     seen: list[Document] = []
 
     async def play() -> Play:

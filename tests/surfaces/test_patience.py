@@ -86,8 +86,9 @@ def _impatient(server: Server, patience: float) -> tuple[Call, list[str]]:
         result = await asked(tool, arguments)
         assert isinstance(result, t.CallToolResult)
         assert not result.is_error, result
-        assert result.structured_content is not None
-        return result.structured_content
+        document: Document | None = result.structured_content
+        assert document is not None
+        return document
 
     return call, made
 

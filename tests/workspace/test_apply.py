@@ -14,7 +14,7 @@ from orchestrator.workspace.apply import Applied, apply
 from orchestrator.workspace.changes import Changes
 from orchestrator.workspace.copies import collect, copy_in
 from orchestrator.workspace.work import STAGE
-from tests.workspace.trees import PATIENCE, LocalBox, make, tree
+from tests.workspace.trees import PATIENCE, LocalBox, git, make, tree
 
 FILES: dict[str, str | bytes] = {
     "a.txt": "a\n",
@@ -70,7 +70,7 @@ def set_mode(root: Path) -> None:
 
 
 def remove(root: Path) -> None:
-    (root / "dir/c.txt").unlink()
+    (root / "b.txt").unlink()
 
 
 def create(root: Path) -> None:
@@ -208,3 +208,87 @@ async def test_a_content_that_was_tampered_with_is_not_applied(root: Path, copy:
 async def test_what_is_kept_is_for_nobody_else(root: Path, copy: Path) -> None:
     changes = await changed(root, copy, everything)
     assert changes.folder.stat().st_mode & 0o777 == 0o700
+
+
+async def test_what_is_as_the_agent_made_it_already_is_no_conflict(root: Path, copy: Path) -> None:
+    with anyio.fail_after(PATIENCE):
+        snapshot = await copy_in(LocalBox(), root, target=str(copy))
+        everything(copy)
+        first = await collect(LocalBox(), snapshot, root.parent / "first", target=str(copy))
+        apply(first, root)
+        (copy / "a.txt").write_text("changed\n")
+        make(copy, {"new/deep/second": "2\n"})
+        second = await collect(LocalBox(), snapshot, root.parent / "second", target=str(copy))
+    applied = apply(second, root)
+    assert [file.path for file in applied.files] == ["new/deep/second"]
+    assert tree(root) == tree(copy)
+
+
+EVIL = """[core]
+    repositoryformatversion = 0
+    bare = false
+    worktree = ..
+    fsmonitor = "touch {}; false"
+"""
+
+
+def repository_of_no_name(folder: Path, pwned: Path) -> None:
+    """What git takes for a repository, and runs a command of."""
+    make(folder, {"HEAD": "ref: refs/heads/x\n", "objects/": "", "refs/": ""})
+    (folder / "config").write_text(EVIL.format(pwned))
+
+
+@pytest.mark.parametrize("place", ["docs", "dir", "dir/deep/er", "."])
+async def test_a_directory_that_git_takes_for_a_repository_is_left_out(
+    root: Path, copy: Path, place: str
+) -> None:
+    pwned = root.parent / "pwned"
+
+    def work(copy: Path) -> None:
+        repository_of_no_name(copy / place, pwned)
+        make(copy, {"dir/fine": "fine\n"})
+
+    changes = await changed(root, copy, work)
+    apply(changes, root)
+    assert changes.complete
+    assert any(
+        f"since git would take it for a repository, and run what it says: {place}" in warning
+        for warning in changes.warnings
+    )
+    assert (root / "dir/fine").exists()
+    assert not (root / place / "HEAD").exists()
+    git(root, "init", "-q")
+    git((root / place) if (root / place).exists() else root, "status")
+    assert not pwned.exists()
+
+
+async def test_nothing_of_a_repository_without_a_git_is_changed(tmp_path: Path, copy: Path) -> None:
+    root = make(tmp_path / "project", {"a.txt": "a\n"})
+    git(root, "init", "-q", "--bare", "fixtures/one.git")
+    before = tree(root / "fixtures")
+
+    def work(copy: Path) -> None:
+        (copy / "a.txt").write_text("changed\n")
+        (copy / "fixtures/one.git/config").write_text(EVIL.format(tmp_path / "pwned"))
+        (copy / "fixtures").rename(copy / "moved")
+        (copy / "fixtures").symlink_to("moved")
+
+    changes = await changed(root, copy, work)
+    apply(changes, root)
+    assert tree(root / "fixtures") == before
+    assert (root / "a.txt").read_text() == "changed\n"
+    assert "fixtures/one.git, moved/one.git" in " ".join(changes.warnings)
+
+
+async def test_a_repository_that_only_the_host_would_complete_is_refused(
+    root: Path, copy: Path
+) -> None:
+    def work(copy: Path) -> None:
+        make(copy, {"dir/Refs/x": "x", "dir/objects/x": "x", "dir/config": "x"})
+
+    changes = await changed(root, copy, work)
+    make(root, {"dir/HEAD": "ref: refs/heads/x\n"})
+    before = identities(root)
+    with pytest.raises(ApplyRefused, match="dir is or would be a repository to git"):
+        apply(changes, root)
+    assert identities(root) == before

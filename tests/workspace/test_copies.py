@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -15,8 +17,9 @@ from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused, CopyRefused
 from orchestrator.workspace.apply import apply
 from orchestrator.workspace.changes import load_changes
-from orchestrator.workspace.copies import collect, copy_in
-from tests.workspace.trees import PATIENCE, git, make, repository, tree
+from orchestrator.workspace.copies import collect, copy_in, is_there
+from orchestrator.workspace.paths import MARKER
+from tests.workspace.trees import PATIENCE, LocalBox, LocalProgram, git, make, repository, tree
 
 LINES = "".join(f"line {number}\n" for number in range(50))
 
@@ -275,3 +278,51 @@ async def test_without_room_or_git_there_is_no_patch_and_the_files_are_kept(
     assert "there is no patch: file has changed in the workspace" in changes.warnings[-1]
     with pytest.raises(ApplyRefused, match="file has changed since the workspace was copied"):
         apply(changes, root)
+
+
+class SlowGit(LocalBox):
+    """Runs no git: whoever waits for it waits for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = anyio.Event()
+
+    def spawn(self, launch: Launch) -> AbstractAsyncContextManager[LocalProgram]:
+        if launch.argv[0] == "git":
+            self.asked.set()
+            launch = Launch(argv=("sleep", "600"))
+        return super().spawn(launch)
+
+
+async def test_a_patch_that_takes_too_long_costs_only_the_patch(tmp_path: Path, copy: Path) -> None:
+    root, box, kept = make(tmp_path / "project", {"file": "x"}), SlowGit(), tmp_path / "kept"
+    with anyio.fail_after(PATIENCE):
+        snapshot = await copy_in(box, root, target=str(copy))
+        (copy / "file").write_text("y")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(collect, box, snapshot, kept, target=str(copy)))
+            await box.asked.wait()
+            tasks.cancel_scope.cancel()
+    changes = load_changes(kept)
+    assert changes.patch_path is None
+    apply(changes, root)
+    assert (root / "file").read_text() == "y"
+
+
+async def test_a_marked_copy_is_known_again_and_its_mark_is_no_change(
+    tmp_path: Path, copy: Path
+) -> None:
+    root, box = make(tmp_path / "project", {"file": "x", f"{MARKER}/mine": "x"}), LocalBox()
+    git(root, "init", "-q")
+    with anyio.fail_after(PATIENCE):
+        snapshot = await copy_in(box, root, marked=True, target=str(copy))
+        assert await is_there(box, snapshot, target=str(copy))
+        assert MARKER not in git(copy, "status", "--porcelain")
+        changes = await collect(box, snapshot, tmp_path / "kept", target=str(copy))
+        assert (changes.changes, changes.warnings) == ((), ())
+        other = await copy_in(box, root, marked=True, target=str(copy))
+        assert not await is_there(box, snapshot, target=str(copy))
+        (copy / MARKER / ".gitignore").unlink()
+        assert not await is_there(box, other, target=str(copy))
+        plain = await copy_in(box, root, target=str(copy))
+        assert not await is_there(box, plain, target=str(copy))

@@ -115,3 +115,16 @@ def test_a_git_that_was_replaced_is_told(tmp_path: Path) -> None:
     (root / "sub").rename(root / "aside")
     make(root, {"sub/.git/config": "evil"})
     assert sorted(new_git_dirs(root, before)) == ["aside/.git", "sub/.git"]
+
+
+def test_what_git_takes_for_a_repository_is_one_whatever_it_is_called(tmp_path: Path) -> None:
+    root = make(tmp_path / "project", {"half/objects/x": "", "half/refs/x": ""})
+    git(root, "init", "-q", "--bare", "bare")
+    before = git_places(root)
+    assert [bind.target for bind in git_mounts(root, "rw")] == ["/workspace/bare"]
+    make(root, {"half/head": "", "new/deep/HEAD": "", "new/deep/commondir": "../../half"})
+    assert sorted(new_git_dirs(root, before)) == ["half", "new/deep"]
+    with pytest.raises(MountRefused, match="is itself what git keeps a repository in"):
+        git_mounts(root / "bare", "rw")
+    make(root, {"HEAD": "", "objects/": "", "refs/": ""})
+    assert "." in new_git_dirs(root, before)

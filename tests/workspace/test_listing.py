@@ -12,7 +12,7 @@ from orchestrator.workspace.apply import apply
 from orchestrator.workspace.changes import Changes, State
 from orchestrator.workspace.copies import collect, copy_in
 from orchestrator.workspace.pack import record
-from orchestrator.workspace.paths import in_git, leads_out, path_problem
+from orchestrator.workspace.paths import in_git, is_repository, leads_out, path_problem
 from tests.workspace.trees import PATIENCE, LocalBox, make, tree
 
 END = record("end", "")
@@ -84,6 +84,22 @@ async def test_what_git_may_take_for_its_own_is_left_out(root: Path, copy: Path,
     changes = await answered(root, copy, record("symlink", name, "x") + END)
     assert changes.changes == ()
     assert "since it belongs to git" in changes.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_one"),
+    [
+        (("HEAD", "objects", "refs"), True),
+        (("head", "Objects", "REFS", "src"), True),
+        (("HEAD", "obj\u200cects", "refs. "), True),
+        (("HEAD", "commondir"), True),
+        (("HEAD", "objects"), False),
+        (("objects", "refs", "config", "commondir"), False),
+        (("HEADER", "objects", "refs"), False),
+    ],
+)
+def test_what_makes_a_directory_a_repository(names: tuple[str, ...], is_one: bool) -> None:
+    assert is_repository(names) is is_one
 
 
 @pytest.mark.parametrize("path", [".gitignore", ".github/x", "digit", "a.git/x", "git"])

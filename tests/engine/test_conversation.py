@@ -1,0 +1,90 @@
+"""What a stranger can write on a CLI's output, and what becomes of the conversation then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from orchestrator.containers.fake import FakeEngine, FakeProcess, FakeRuntime, Program
+from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.engine.conversation import (
+    MAX_DENIED,
+    MAX_TURNS,
+    TOOL_CHARS,
+    CliEnded,
+    Conversation,
+)
+from orchestrator.runners.signs import PermissionAsked
+
+PATIENCE = 30
+
+
+def ended(text: str, *denied: str) -> bytes:
+    """The line with which a turn ends."""
+    denials = [{"tool_use_id": "t", "tool_name": tool, "tool_input": {}} for tool in denied]
+    event = {"type": "result", "subtype": "success", "is_error": False, "result": text}
+    more = {"stop_reason": "end_turn", "permission_denials": denials}
+    return json.dumps(event | more).encode() + b"\n"
+
+
+def asking(request_id: str, tool: str) -> bytes:
+    """The line with which the CLI asks whether a call may run, since a rule says so."""
+    request = {"subtype": "can_use_tool", "tool_name": tool, "tool_use_id": "t", "input": {}}
+    request["decision_reason_type"] = "rule"
+    event = {"type": "control_request", "request_id": request_id, "request": request}
+    return json.dumps(event).encode() + b"\n"
+
+
+@asynccontextmanager
+async def talking(cli: Program) -> AsyncIterator[Conversation]:
+    runtime = FakeRuntime(FakeEngine(images=frozenset({"image"}), programs={"cli": cli}))
+    with anyio.fail_after(PATIENCE):
+        async with (
+            runtime.open(ContainerSpec(image="image")) as container,
+            container.spawn(Launch(argv=("cli",))) as process,
+        ):
+            yield Conversation(process)
+
+
+async def test_verdicts_and_denials_that_are_made_up_are_not_all_kept() -> None:
+    async def cli(p: FakeProcess) -> int:
+        for number in range(300):
+            made_up = [f"T{number}-{n}" for n in range(5)]
+            await p.stdout.write(ended(f"{number}", "Bash", "x" * (TOOL_CHARS + 1), *made_up))
+        return 0
+
+    async with talking(cli) as conversation:
+        await conversation.pump()
+        turns = [await conversation.turn() for _ in range(MAX_TURNS)]
+        with pytest.raises(CliEnded):
+            await conversation.turn()
+
+    assert [turn.text for turn in turns] == [f"{number}" for number in range(MAX_TURNS)]
+    assert list(conversation.denied)[:3] == ["Bash", "T0-0", "T0-1"]
+    assert len(conversation.denied) == MAX_DENIED
+    assert max(map(len, conversation.denied)) <= TOOL_CHARS
+
+
+async def test_whoever_waits_is_told_when_the_cli_cannot_be_read_any_more() -> None:
+    async def cli(p: FakeProcess) -> int:
+        await p.stdout.write(asking("r1", "Bash"))
+        await anyio.sleep_forever()
+        return 0
+
+    def fail(asked: PermissionAsked) -> None:
+        raise RuntimeError("whoever should be told has gone")
+
+    async with talking(cli) as conversation:
+        conversation.on_permission = fail
+        conversation.on_withdrawn = fail
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(conversation.pump)
+            with pytest.raises(CliEnded):
+                await conversation.initialize()
+            with pytest.raises(CliEnded):
+                await conversation.turn()
+    assert not conversation.at_rest

@@ -1,0 +1,199 @@
+"""How a run ends when what it has to say is made to break something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from orchestrator.containers.fake import FakeEngine, FakeProcess, FakeRuntime
+from orchestrator.containers.mounts import MountPolicy
+from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.domain.events import Event
+from orchestrator.domain.result import ChangedFile
+from orchestrator.domain.task import Task
+from orchestrator.engine.conversation import NOBODY_ALLOWS
+from orchestrator.engine.copies import Copies
+from orchestrator.engine.record import Record
+from orchestrator.engine.run import NOT_KEPT, carry_out, conclude
+from orchestrator.engine.service import Begun
+from orchestrator.engine.stage import Stage, open_cli
+from orchestrator.engine.store import Store
+from orchestrator.gateway.model import ModelAccess
+from orchestrator.gateway.reach import Reach
+from orchestrator.gateway.scripted import Script, ScriptedModel
+from tests.engine.scripted_runs import ScriptedService
+from tests.engine.test_conversation import asking, ended
+
+PATIENCE = 30
+SECRET = "sk-very-secret-indeed"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path / "runs.sqlite", owner="me")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def service(store: Store) -> ScriptedService:
+    return ScriptedService(store, lambda _: True)
+
+
+def deep(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [deep(300), deep(5000), object()], ids=["300", "5000", "object"])
+async def test_a_run_whose_answer_cannot_be_kept_ends_all_the_same(
+    service: ScriptedService, store: Store, value: object
+) -> None:
+    told: list[Event] = []
+    begun = await service.begin(Task(agent="worker", prompt="x"), told.append)
+    run_id = begun.live.run_id
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_complete, service, begun, value)
+            result = await service.carry(begun)
+
+    assert (result.status, result.reason, result.message) == ("failed", "machinery", NOT_KEPT)
+    kept = await store.run(run_id)
+    assert kept is not None
+    assert (kept.status, kept.result) == ("failed", result)
+    ends = [event for event in await store.events(run_id) if event.kind == "ended"]
+    assert [event.data["status"] for event in ends] == ["failed"]
+    assert told[-1] == ends[0]
+
+
+async def _complete(service: ScriptedService, begun: Begun, value: object) -> None:
+    while begun.live.run_id not in service.live:
+        await anyio.lowlevel.checkpoint()
+    service.complete(begun.live.run_id, cast("Any", value))
+
+
+async def test_a_task_that_is_given_up_ends_whatever_is_wrong_with_it(
+    service: ScriptedService, store: Store
+) -> None:
+    begun = await service.begin(Task(agent="worker", prompt="x"))
+    begun.live.outcome.result = deep(5000)
+    result = await service.give_up(begun, "cancelled", "nobody wants it")
+
+    kept = await store.run(begun.live.run_id)
+    assert kept is not None
+    assert (kept.status, kept.reason, kept.result) == ("failed", "machinery", result)
+
+
+async def test_half_a_character_and_bottomless_data_are_kept_as_something_else(
+    store: Store,
+) -> None:
+    record = Record("r1", store)
+    record.note("status", "half \ud800", name="\udcff", input={"\ud800": deep(5000)})
+    await record.flush()
+
+    (event,) = await store.events("r1")
+    assert (event.text, event.data["name"]) == ("half ?", "?")
+    assert "…" in json.dumps(event.data["input"], ensure_ascii=False)
+
+
+async def test_no_part_of_the_envelope_shows_a_secret(service: ScriptedService) -> None:
+    begun = await service.begin(Task(agent="worker", prompt="x"))
+    live, outcome = begun.live, begun.live.outcome
+    live.record.add_secrets([SECRET, "completed"])
+    outcome.fail("cli_crashed", f"it said {SECRET}")
+    outcome.result = {SECRET: [SECRET]}
+    outcome.partial_text = outcome.model = outcome.session_id = outcome.session_note = SECRET
+    outcome.schema_errors = outcome.denied_tools = outcome.denied_hosts = (SECRET,)
+    outcome.failed_mcp_servers = (SECRET,)
+    outcome.changed_files = (
+        ChangedFile(path=f"{SECRET}/new\udcff", change="renamed", old_path=SECRET),
+    )
+    outcome.patch = f"+++ {SECRET}"
+    result = await conclude(live)
+
+    assert SECRET not in result.model_dump_json()
+    assert (result.model, result.denied_tools) == ("[secret]", ("[secret]",))
+    (file,) = result.changed_files
+    assert file == ChangedFile(path="[secret]/new?", change="renamed", old_path="[secret]")
+
+    outcome.status, outcome.reason = "completed", "ok"
+    assert (await conclude(live)).status == "completed"  # a word of ours is no secret
+
+
+async def test_a_call_that_asks_when_its_run_is_over_is_refused_and_the_cli_still_heard(
+    service: ScriptedService, tmp_path: Path
+) -> None:
+    heard: list[bytes] = []
+    refused = anyio.Event()
+
+    async def cli(p: FakeProcess) -> int:
+        await _line(p)
+        await p.stdout.write(ended("done"))
+        await _line(p)
+        await p.stdout.write(asking("late", "Bash"))
+        heard.append(await _line(p))
+        refused.set()
+        await p.stdout.write(ended("still here"))
+        await anyio.sleep_forever()
+        return 0
+
+    begun = await service.begin(Task(agent="worker", prompt="x"))
+    agent = AgentSpec.model_validate(
+        {
+            "name": "worker",
+            "description": "Works.",
+            "prompt": "You work.",
+            "permissions": {"allow": ["Bash"]},
+            "approval": {"Bash": "ask"},
+        }
+    )
+    live = begun.live
+    live.plan = live.plan.model_copy(update={"agent": agent})
+    copies = Copies(tmp_path / "changes", MountPolicy(roots=(tmp_path,), home=Path("/nowhere")))
+    async with staged(cli) as stage:
+        await carry_out(live, _held(stage), copies)
+        assert (live.outcome.status, live.outcome.result) == ("completed", "done")
+        await stage.conversation.say("one more thing")
+        await refused.wait()
+        assert (await stage.conversation.turn()).text == "still here"
+        assert stage.conversation.at_rest
+
+    (line,) = heard
+    said = json.loads(line)["response"]
+    assert said["request_id"] == "late"
+    assert said["response"] == {"behavior": "deny", "message": NOBODY_ALLOWS}
+
+
+@asynccontextmanager
+async def staged(cli: Callable[[FakeProcess], Any]) -> AsyncIterator[Stage]:
+    runtime = FakeRuntime(FakeEngine(images=frozenset({"image"}), programs={"cli": cli}))
+    script = Script.model_validate({"steps": [{"text": "nothing"}]})
+    reach = Reach(ModelAccess(ScriptedModel(script).upstream()))
+    with anyio.fail_after(PATIENCE):
+        async with (
+            runtime.open(ContainerSpec(image="image")) as container,
+            open_cli(container, Launch(argv=("cli",)), reach) as stage,
+        ):
+            yield stage
+
+
+@asynccontextmanager
+async def _held(stage: Stage) -> AsyncIterator[Stage]:
+    yield stage
+
+
+async def _line(p: FakeProcess) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        line += await p.stdin.read()
+    return line

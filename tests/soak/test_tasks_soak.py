@@ -1,0 +1,31 @@
+"""Servers killed at random points of conversations with their agents. SOAK_KILLS, SOAK_SEED."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.killed_server import Lives, add_agents
+from tests.surfaces.mcp_stage import on_stage
+
+KILLS = int(os.environ.get("SOAK_KILLS", "200"))
+SEED = int(os.environ.get("SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(0)]
+
+
+async def test_nothing_is_lost_however_often_the_server_is_killed(
+    tmp_path: Path, image: str
+) -> None:
+    print(f"\n{KILLS} kills, seed {SEED}", flush=True)
+    async with on_stage(tmp_path, image) as stage:
+        add_agents(stage)
+        lives = Lives(stage, SEED)
+        for number in range(1, KILLS + 1):
+            await lives.live_and_die()
+            if number % 10 == 0:
+                print(f"{number}: {lives.told()}", flush=True)
+    print(f"cut off after: {dict(lives.points.most_common())}", flush=True)
