@@ -160,7 +160,8 @@ class Service:
         status: RunStatus = "cancelled" if reason == "cancelled" else "failed"
         begun.live.outcome.fail(reason, message, status)
         with anyio.CancelScope(shield=True):
-            return await self._end(begun.live)
+            result = await self._end(begun.live)
+        return result
 
     async def keep_warm(self) -> None:
         """Have spares for the agents that ask for them, for ever: for those who serve."""

@@ -116,15 +116,18 @@ async def test_no_part_of_the_envelope_shows_a_secret(service: ScriptedService) 
     outcome.schema_errors = outcome.denied_tools = outcome.denied_hosts = (SECRET,)
     outcome.failed_mcp_servers = (SECRET,)
     outcome.changed_files = (
-        ChangedFile(path=f"{SECRET}/new\udcff", change="renamed", old_path=SECRET),
+        ChangedFile(path=f"{SECRET}/new", change="renamed", old_path=SECRET),
+        ChangedFile(path="half \udcff", change="added"),
     )
     outcome.patch = f"+++ {SECRET}"
     result = await conclude(live)
 
     assert SECRET not in result.model_dump_json()
     assert (result.model, result.denied_tools) == ("[secret]", ("[secret]",))
-    (file,) = result.changed_files
-    assert file == ChangedFile(path="[secret]/new?", change="renamed", old_path="[secret]")
+    assert result.changed_files == (
+        ChangedFile(path="[secret]/new", change="renamed", old_path="[secret]"),
+        ChangedFile(path="half ?", change="added"),
+    )
 
     outcome.status, outcome.reason = "completed", "ok"
     assert (await conclude(live)).status == "completed"  # a word of ours is no secret

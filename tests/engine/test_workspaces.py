@@ -95,7 +95,9 @@ async def test_changes_are_handed_back_of_a_run_that_failed(
     task = Task(agent="worker", prompt="x", workspace=project)
     with anyio.fail_after(PATIENCE):
         result = await harness.run(
-            [bash("echo late > greeting.txt"), {"error": 400, "repeat": True}], task, workspace="copy"
+            [bash("echo late > greeting.txt"), {"error": 400, "repeat": True}],
+            task,
+            workspace="copy",
         )
     assert result.status == "failed"
     assert [file.path for file in result.changed_files] == ["greeting.txt"]

@@ -509,8 +509,7 @@ async def test_a_large_request_is_looked_through_beside_the_event_loop(
     access = ModelAccess(ScriptedModel(HELLO).upstream())
     assert (await post(access)).status == 200
     assert (await post(access, system="x" * LOOK_BYTES)).status == 200
-    large = {"system": "x" * LOOK_BYTES, "mcp_servers": [1]}
-    assert (await post(access, **large)).status == 403
+    assert (await post(access, system="x" * LOOK_BYTES, mcp_servers=[1])).status == 403
 
     small, *others = threads
     assert small == threading.get_ident()

@@ -198,17 +198,16 @@ class Lives:
         self._stage = stage
         self._random = random.Random(seed)
         self.memory = Memory()
-        self.statuses: Counter[str] = Counter()
-        """Of runs, at the moment of a kill."""
         self.points: Counter[str] = Counter()
         """What had happened last in runs that were cut off."""
 
     def told(self) -> str:
         """How much was acknowledged, and how much of it was an end."""
-        known, memory = self.memory.runs, self.memory
+        memory = self.memory
         return (
-            f"{len(known)} runs accepted, {len(memory.ends)} ends told, {len(memory.answers)} "
-            f"answers, {len(memory.decisions)} decisions, {len(memory.words)} words taken"
+            f"{len(memory.runs)} runs accepted, {len(memory.ends)} ends told, {len(memory.answers)} "
+            f"answers, {len(memory.decisions)} decisions, {len(memory.words)} words taken, "
+            f"{sum(self.points.values())} runs cut off"
         )
 
     async def live_and_die(self) -> None:
@@ -216,7 +215,7 @@ class Lives:
         chosen = self._random.sample(SCENARIOS, AT_ONCE)
         notices = self._random.randint(1, NOTICES)
         later = self._random.uniform(0, JITTER_SECONDS)
-        async with self._server() as (client, pid):
+        async with open_server(self._stage) as (client, pid):
             caller = Caller(client, self.memory)
             async with anyio.create_task_group() as group:
                 for scenario in chosen:
@@ -239,8 +238,7 @@ class Lives:
 
     async def _examine(self) -> None:
         before = self._runs()
-        self.statuses.update(run["status"] for run in before.values())
-        async with self._server() as (client, _):
+        async with open_server(self._stage) as (client, _):
             caller = Caller(client, self.memory)
             now = (await caller.call("get_all_tasks", limit=200))["tasks"]
             assert {run["status"] for run in now} <= FINAL
@@ -328,13 +326,14 @@ class Lives:
         finally:
             db.close()
 
-    @asynccontextmanager
-    async def _server(self) -> AsyncIterator[tuple[Client, int]]:
-        """A client on a server, and that server's process id."""
-        place = self._stage.state.with_name("pid")
-        script = 'echo $$ > "$0"; exec "$@"'
-        server = StdioServerParameters(
-            command="sh", args=["-c", script, str(place), COMMAND, "serve"], env=self._stage.env
-        )
-        async with Client(server) as client:
-            yield client, int(await anyio.Path(place).read_text())
+
+@asynccontextmanager
+async def open_server(stage: Stage) -> AsyncIterator[tuple[Client, int]]:
+    """A client on a server, and that server's process id."""
+    place = stage.state.with_name("pid")
+    script = 'echo $$ > "$0"; exec "$@"'
+    server = StdioServerParameters(
+        command="sh", args=["-c", script, str(place), COMMAND, "serve"], env=stage.env
+    )
+    async with Client(server) as client:
+        yield client, int(await anyio.Path(place).read_text())
