@@ -92,6 +92,8 @@ class Conversation:
         self._parser = claude.Parser()
         self._turns: asyncio.Queue[TurnEnded | None] = asyncio.Queue()
         self._open_turns = 0
+        self._exited = False
+        """Its last words may still come; nobody can speak to it any more."""
         self._ended = False
         self._requests = itertools.count(1)
         self._writing = anyio.Lock()
@@ -152,7 +154,9 @@ class Conversation:
     @property
     def at_rest(self) -> bool:
         """The CLI lives, and no turn is under way: it can be spoken to by another run."""
-        return not self._ended and self._open_turns == 0 and self._turns.empty()
+        return (
+            not self._exited and not self._ended and self._open_turns == 0 and self._turns.empty()
+        )
 
     async def say(self, text: str) -> None:
         """One more user message; it begins a turn."""
@@ -210,6 +214,7 @@ class Conversation:
                 tasks.start_soon(self._send_refusals)
                 with suppress(WireLost):
                     await self._process.wait()
+                self._exited = True
                 # What it left behind may hold its output open; nobody waits for that.
                 tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_SECONDS
         except Exception:

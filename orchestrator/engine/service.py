@@ -151,17 +151,14 @@ class Service:
                 outcome.fail("cancelled", "the caller cancelled the run", "cancelled")
             raise
         finally:
-            with anyio.CancelScope(shield=True):  # whatever happened, it is kept
-                result = await self._end(live)
+            result = await self._end(live)  # whatever happened, it is kept
         return result
 
     async def give_up(self, begun: Begun, reason: Reason, message: str) -> RunResult:
         """End a task that was accepted and never begun."""
         status: RunStatus = "cancelled" if reason == "cancelled" else "failed"
         begun.live.outcome.fail(reason, message, status)
-        with anyio.CancelScope(shield=True):
-            result = await self._end(begun.live)
-        return result
+        return await self._end(begun.live)
 
     async def keep_warm(self) -> None:
         """Have spares for the agents that ask for them, for ever: for those who serve."""
@@ -222,18 +219,19 @@ class Service:
         return result.result if isinstance(result.result, str) else json.dumps(result.result)
 
     async def _end(self, live: LiveRun) -> RunResult:
-        """Have the run end in the store. A run that is there for ever would be worse than one
-        whose answer is lost, so whatever goes wrong with its envelope, it gets one.
+        """Have the run end in the store, cancelled or not. One that is there for ever would be
+        worse than one whose answer is lost: whatever is wrong with its envelope, it gets one.
         """
-        try:
-            result = await conclude(live)
-            await self._finish(result, live)
-        except Exception:
-            log.exception("how run %s ended cannot be written down", live.run_id)
-            result = not_kept(live)
-            await self._finish(result, live)
-        finally:
-            self.news.tell()
+        with anyio.CancelScope(shield=True):
+            try:
+                result = await conclude(live)
+                await self._finish(result, live)
+            except Exception:
+                log.exception("how run %s ended cannot be written down", live.run_id)
+                result = not_kept(live)
+                await self._finish(result, live)
+            finally:
+                self.news.tell()
         return result
 
     async def _finish(self, result: RunResult, live: LiveRun) -> None:

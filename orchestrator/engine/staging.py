@@ -143,21 +143,26 @@ class Staging:
         self._said: dict[str, str] = {}
         """Why there are no spares, by agent."""
         self._memory = memory
+        self._looks = anyio.CapacityLimiter(1)
+        """One at a time, or calls to a session would overtake each other here."""
         self._ca_certificates = ca_certificates
         self._script_of = script_of
 
     async def prepare(self, agent: AgentSpec, task: Task, *, really: bool = True) -> Prepared:
         """What a run needs; not `really`, and no secret is asked for."""
-        await anyio.to_thread.run_sync(self._copies.check, agent, task)
+        looks = self._looks
+        await anyio.to_thread.run_sync(self._copies.check, agent, task, limiter=looks)
         values = await self._secret_store.resolve(agent) if really else _stand_ins(agent)
         place = Place(
             image=agent.image or await self._image(),
             workspace_owner=workspace_owner(task.workspace),
-            git_mounts=await anyio.to_thread.run_sync(self._copies.git_mounts, agent, task),
+            git_mounts=await anyio.to_thread.run_sync(
+                self._copies.git_mounts, agent, task, limiter=looks
+            ),
             ca_certificates=self._ca_certificates,
             seccomp=await self._runtime.seccomp_profile(),
         )
-        memory = await anyio.to_thread.run_sync(self._memory.read, agent)
+        memory = await anyio.to_thread.run_sync(self._memory.read, agent, limiter=looks)
         planned = self._plan(agent, task, place, values, memory, STAND_IN)
         binds = [mount for mount in planned.container.mounts if isinstance(mount, Bind)]
         versions = tuple(_identity(bind.source) for bind in binds)

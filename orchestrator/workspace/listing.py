@@ -142,7 +142,7 @@ class Listing:
             self.deleted.difference_update((path, *above))
             theirs.update(each for each in above if self._kind_after(each) != "dir")
         for path in theirs:
-            del self.found[path]
+            self.found.pop(path, None)
         if owned:
             self.left_out[REASONS["repository"]].extend(sorted(each or "." for each in owned))
 

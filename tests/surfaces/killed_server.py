@@ -198,16 +198,19 @@ class Lives:
         self._stage = stage
         self._random = random.Random(seed)
         self.memory = Memory()
+        self.never_started = 0
+        """Containers that had been made and not started."""
         self.points: Counter[str] = Counter()
         """What had happened last in runs that were cut off."""
 
     def told(self) -> str:
-        """How much was acknowledged, and how much of it was an end."""
+        """How much was acknowledged so far."""
         memory = self.memory
         return (
-            f"{len(memory.runs)} runs accepted, {len(memory.ends)} ends told, {len(memory.answers)} "
-            f"answers, {len(memory.decisions)} decisions, {len(memory.words)} words taken, "
-            f"{sum(self.points.values())} runs cut off"
+            f"{len(memory.runs)} runs accepted, {sum(self.points.values())} cut off, "
+            f"{len(memory.ends)} ends told, {len(memory.answers)} answers, "
+            f"{len(memory.decisions)} decisions and {len(memory.words)} words taken, "
+            f"{self.never_started} containers never started"
         )
 
     async def live_and_die(self) -> None:
@@ -240,15 +243,27 @@ class Lives:
         before = self._runs()
         async with open_server(self._stage) as (client, _):
             caller = Caller(client, self.memory)
-            now = (await caller.call("get_all_tasks", limit=200))["tasks"]
+            now = (await caller.look("get_all_tasks", limit=200))["tasks"]
             assert {run["status"] for run in now} <= FINAL
             after = self._runs()
             self._compare(before, after)
             self._recall(after)
             for run_id, told in list(self.memory.ends.items())[-10:]:
-                kept = await caller.call("get_task_details", task_id=run_id)
+                kept = await caller.look("get_task_details", task_id=run_id)
                 assert {key: kept[key] for key in told} == told
-            await self._stage.has_containers(0)
+            await self._no_container_is_left()
+
+    async def _no_container_is_left(self) -> None:
+        """One whose server died between making and starting it is removed by the first server that
+        needs the engine, which this one did not; all others are gone by themselves.
+        """
+        runtime = self._stage.runtime
+        assert runtime is not None
+        with anyio.fail_after(PATIENCE):
+            while any(info.status != "created" for info in await runtime.list()):
+                await anyio.sleep(0.05)
+        self.never_started += len(await runtime.reap())
+        assert await runtime.list() == ()
 
     def _compare(self, before: dict[str, Document], after: dict[str, Document]) -> None:
         """Ends stay as they were; what had not ended is lost, and says so with all that is kept."""
@@ -286,14 +301,14 @@ class Lives:
                 "pending_parent_reply",
             )
         }
-        assert {message: answers[message] for message in memory.answers} == memory.answers
+        assert {message: answers.get(message) for message in memory.answers} == memory.answers
         decisions = {
             (run_id, call): decision
             for run_id, call, decision in self._rows(
                 "SELECT run_id, call_id, decision FROM approvals"
             )
         }
-        assert {call: decisions[call] for call in memory.decisions} == memory.decisions
+        assert {call: decisions.get(call) for call in memory.decisions} == memory.decisions
         said = self._rows("SELECT run_id, text FROM orders WHERE kind = 'say'")
         assert memory.words <= set(said)
         assert len(said) == len(set(said)), "somebody was told twice"
