@@ -208,15 +208,17 @@ class Conversation:
         However that ends, whoever waits for the CLI is told.
         """
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._read_stdout, tasks.cancel_scope)
-                tasks.start_soon(self._read_stderr, tasks.cancel_scope)
-                tasks.start_soon(self._send_refusals)
-                with suppress(WireLost):
-                    await self._process.wait()
-                self._exited = True
-                # What it left behind may hold its output open; nobody waits for that.
-                tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_SECONDS
+            async with anyio.create_task_group() as answering:
+                answering.start_soon(self._send_refusals)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._read_stdout, tasks.cancel_scope)
+                    tasks.start_soon(self._read_stderr, tasks.cancel_scope)
+                    with suppress(WireLost):
+                        await self._process.wait()
+                    self._exited = True
+                    # What it left behind may hold its output open; nobody waits for that.
+                    tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_SECONDS
+                answering.cancel_scope.cancel()
         except Exception:
             log.exception("a CLI is not listened to any more")
         finally:

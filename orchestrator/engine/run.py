@@ -23,6 +23,7 @@ from orchestrator.engine.stage import Stage
 from orchestrator.engine.turns import converse, keep_time, too_late
 from orchestrator.errors import CallerError, OrchestratorError
 from orchestrator.runners.signs import PermissionAsked
+from orchestrator.workspace.copies import COLLECT_SECONDS
 from orchestrator.workspace.tree import Snapshot
 
 log = logging.getLogger(__name__)
@@ -36,9 +37,6 @@ EDIT_REFUSED = (
 )
 
 NOT_KEPT = "the orchestrator could not write down how the run ended; its log says more"
-
-HAND_BACK_SECONDS = 60.0
-"""For the agent's changes to be read out of its container."""
 
 
 async def carry_out(
@@ -152,7 +150,7 @@ class _Work:
         """What the agent changed in its copy, whatever became of the run."""
         if self._snapshot is None or self._stage is None:
             return
-        with anyio.move_on_after(HAND_BACK_SECONDS, shield=True) as limit:
+        with anyio.move_on_after(COLLECT_SECONDS, shield=True) as limit:
             try:
                 handed = await self._copies.hand_back(
                     self._plan, self._stage.container, self._snapshot, self._record
@@ -163,7 +161,8 @@ class _Work:
                 self._outcome.changed_files = handed.changes.files
                 self._outcome.patch = handed.patch
         if limit.cancelled_caught:
-            self._record.note("warning", "the agent's changes took too long to read, and are lost")
+            said = "the agent's changes took too long to read; some may be lost"
+            self._record.note("warning", said)
 
 
 def _is_denied_in_part(agent: AgentSpec, tool: str) -> bool:

@@ -12,7 +12,7 @@ import signal
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import anyio
@@ -26,11 +26,11 @@ from tests.surfaces.task_stage import ASKS, Document, bash
 AT_ONCE = 2
 """Scenarios that are under way when the server is killed."""
 
-NOTICES = 30
-"""A server is killed after so many words of it at most; all that scenarios need is less."""
+FIRST_SECONDS = 6.0
+"""What scenarios are thought to take, before it is known."""
 
-JITTER_SECONDS = 0.2
-"""And a moment later, since nothing is said at most points."""
+LONGER = 1.1
+"""The factor by which a server that was killed in time lets the next one live longer."""
 
 AT_WORK = ("tail -f /dev/null",)
 
@@ -68,32 +68,18 @@ class Caller:
     def __init__(self, client: Client, memory: Memory) -> None:
         self._client = client
         self.memory = memory
-        self.notices = 0
-        self.played = 0
-        """Scenarios that are over."""
-        self.heard = anyio.Event()
-
-    def hear(self) -> None:
-        self.notices += 1
-        self.heard.set()
-        self.heard = anyio.Event()
 
     async def call(self, tool: str, **arguments: object) -> Document:
         """What is answered, and remembered."""
         document = await self.look(tool, **arguments)
         self.memory.see(document)
-        self.hear()
         return document
 
     async def look(self, tool: str, **arguments: object) -> Document:
-        """The same, for what is asked again and again."""
-
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
-            self.hear()
-
+        """The same, for what somebody only looks at."""
         try:
             with anyio.fail_after(PATIENCE):
-                result = await self._client.call_tool(tool, arguments, progress_callback=tell)
+                result = await self._client.call_tool(tool, arguments)
         except (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             raise Killed from exc
         assert isinstance(result, t.CallToolResult)
@@ -197,6 +183,7 @@ class Lives:
     def __init__(self, stage: Stage, seed: int) -> None:
         self._stage = stage
         self._random = random.Random(seed)
+        self._seconds = FIRST_SECONDS
         self.memory = Memory()
         self.never_started = 0
         """Containers that had been made and not started."""
@@ -214,30 +201,29 @@ class Lives:
         )
 
     async def live_and_die(self) -> None:
-        """Scenarios on a new server, killed after a number of words; and what is true then."""
-        chosen = self._random.sample(SCENARIOS, AT_ONCE)
-        notices = self._random.randint(1, NOTICES)
-        later = self._random.uniform(0, JITTER_SECONDS)
+        """Scenarios on a new server, which is killed at some point; and what is true then."""
+        seconds = self._random.uniform(0, self._seconds)
+        over = anyio.Event()
         async with open_server(self._stage) as (client, pid):
-            caller = Caller(client, self.memory)
+            began = anyio.current_time()
             async with anyio.create_task_group() as group:
-                for scenario in chosen:
-                    group.start_soon(self._until_killed, scenario, caller)
-                with anyio.fail_after(PATIENCE):
-                    while caller.notices < notices and caller.played < len(chosen):
-                        await caller.heard.wait()
-                await anyio.sleep(later)
+                group.start_soon(self._play, Caller(client, self.memory), over)
+                with anyio.move_on_after(seconds):
+                    await over.wait()
+                in_time = not over.is_set()
                 os.kill(pid, signal.SIGKILL)
+            self._seconds = self._seconds * LONGER if in_time else anyio.current_time() - began
         await self._examine()
 
-    @staticmethod
-    async def _until_killed(scenario: Scenario, caller: Caller) -> None:
-        try:
-            await scenario(caller)
-        except Killed:
-            return
-        caller.played += 1
-        caller.hear()
+    async def _play(self, caller: Caller, over: anyio.Event) -> None:
+        async def until_killed(scenario: Scenario) -> None:
+            with suppress(Killed):
+                await scenario(caller)
+
+        async with anyio.create_task_group() as group:
+            for scenario in self._random.sample(SCENARIOS, AT_ONCE):
+                group.start_soon(until_killed, scenario)
+        over.set()
 
     async def _examine(self) -> None:
         before = self._runs()
