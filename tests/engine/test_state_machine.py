@@ -12,7 +12,7 @@ from orchestrator.domain.result import FINAL, TRANSITIONS, WAITING, RunResult, R
 from orchestrator.domain.task import Task
 from orchestrator.engine.store import Store
 
-ALL: tuple[RunStatus, ...] = tuple(TRANSITIONS)
+ALL: tuple[RunStatus, ...] = tuple(sorted(TRANSITIONS))
 
 WAY_TO: dict[RunStatus, tuple[RunStatus, ...]] = {
     "pending": (),

@@ -32,7 +32,8 @@ FIRST_SECONDS = 6.0
 LONGER = 1.1
 """The factor by which a server that was killed in time lets the next one live longer."""
 
-AT_WORK = ("tail -f /dev/null",)
+AT_WORK = "tail -f /dev/null"
+"""A command that does not end by itself."""
 
 
 class Killed(Exception):
@@ -165,7 +166,7 @@ def add_agents(stage: Stage) -> None:
     approval = {"approval": {"Bash": "ask"}}
     stage.add_agent("asks", *ASKS, ask="parent")
     stage.add_agent("careful", bash("echo one"), bash("echo two"), last, **approval, **allowed)
-    stage.add_agent("works", bash(*AT_WORK), {"text": "heard {last_user_text}"}, **allowed)
+    stage.add_agent("works", bash(AT_WORK), {"text": "heard {last_user_text}"}, **allowed)
     stage.add_agent("waits", FOR_EVER)
 
 
