@@ -17,17 +17,17 @@ RunStatus = Literal[
     "cancelled",
     "timed_out",
 ]
-FINAL: frozenset[RunStatus] = frozenset(("completed", "failed", "cancelled", "timed_out"))
-
 WAITING: frozenset[RunStatus] = frozenset(("paused", "waiting_parent_reply"))
 """Somebody outside has to do something before it goes on."""
 
-_AT_WORK: frozenset[RunStatus] = WAITING.union(("running", "parent_replied"))
+_AT_WORK: tuple[RunStatus, ...] = ("running", "paused", "waiting_parent_reply", "parent_replied")
+_ENDS: tuple[RunStatus, ...] = ("completed", "failed", "cancelled", "timed_out")
+FINAL: frozenset[RunStatus] = frozenset(_ENDS)
 
 TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     "pending": frozenset(("running", "failed", "cancelled")),
-    **{status: (_AT_WORK - {status}) | FINAL for status in _AT_WORK},
-    **{status: frozenset() for status in FINAL},
+    **{status: FINAL.union(_AT_WORK) - {status} for status in _AT_WORK},
+    **{status: frozenset() for status in _ENDS},
 }
 """What may follow what; a run that has ended stays as it is."""
 

@@ -170,7 +170,9 @@ def _is_denied_in_part(agent: AgentSpec, tool: str) -> bool:
 
 
 def _in_trouble(stage: Stage, outcome: Outcome) -> bool:
-    """Whether a limit may have been hit: asking takes a while, and most runs hit none."""
+    """Whether a limit may have been hit: asking takes a while, which one that waited has not."""
+    if not stage.waited:
+        return True
     troubled = outcome.status != "completed" or stage.conversation.tools_failed
     return troubled or stage.container.fate.out_of_memory.is_set()
 

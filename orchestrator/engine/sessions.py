@@ -262,7 +262,7 @@ class Sessions:
         assert live.reach is not None  # noqa: S101 the same
         opened = open_cli(live.container, launch, live.reach, initialize=True)
         live.stage = await live.cli.enter_async_context(opened)
-        live.stage.shared = True
+        live.stage.shared = live.stage.waited = True
 
     async def _after_use(self, live: _Live) -> None:
         if live.reach is not None:

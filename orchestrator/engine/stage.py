@@ -35,6 +35,8 @@ class Stage:
     reach: Reach
     strain: Strain = field(default_factory=Strain)
     """Limits that were hit in earlier runs, if there were any."""
+    waited: bool = False
+    """It was there before the run, which is to be answered at once."""
     shared: bool = False
     """Others use it after this run: what it has used is known when the run ends, not later."""
 
@@ -45,6 +47,7 @@ class WaitingStage(WaitingCli):
     def __init__(self, stage: Stage, memory_bytes: int) -> None:
         super().__init__(stage.container, stage.process, memory_bytes)
         self.stage = stage
+        stage.waited = True
 
 
 @asynccontextmanager

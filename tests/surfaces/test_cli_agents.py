@@ -63,7 +63,7 @@ def test_check_prints_each_mistake_with_its_line_and_exits_with_3(
     assert capsys.readouterr().out.splitlines() == [
         f"{bad}:1: description: is missing",
         f"{bad}:3: timout_ms: unknown field; did you mean 'timeout_ms'?",
-        f"{bad}:4: workspace: found 'rx'; allowed: none, ro, rw",
+        f"{bad}:4: workspace.mode: found 'rx'; allowed: none, ro, rw, copy",
         "1 of 2 agents cannot be used",
     ]
 
@@ -114,7 +114,7 @@ def test_show_prints_every_field_and_no_value_of_a_variable(
     monkeypatch.setenv("TOKEN", "s3cret")
     assert run("agents", "show", "good") == 0
     out = capsys.readouterr().out
-    assert "workspace        ro\n" in out
+    assert 'workspace        {"mode": "ro", "gitignore": false}\n' in out
     assert 'env              {"TOKEN": "${TOKEN}"}\n' in out
     assert out.endswith("\n\nBe good.\n")
 
