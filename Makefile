@@ -19,7 +19,7 @@ demo: setup ## Hand an agent a task through MCP: real client, real container, re
 	@$(BIN)/orchestrator demo
 
 test: setup lint ## Set up, lint and run all tests (WORKERS=4)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: setup ## Check style, formatting and types
 	$(BIN)/ruff check

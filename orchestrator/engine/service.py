@@ -44,6 +44,9 @@ from orchestrator.workspace.apply import Applied
 
 log = logging.getLogger(__name__)
 
+SETTLE_SECONDS = 0.5
+"""For a server to greet its client before anything else is looked at."""
+
 MAX_ERRANDS = 32
 """Tasks that one run may hand to others."""
 
@@ -161,7 +164,11 @@ class Service:
         return await self._end(begun.live)
 
     async def keep_warm(self) -> None:
-        """Have spares for the agents that ask for them, for ever: for those who serve."""
+        """Remove what a crash left, and have spares for the agents that ask for them, for ever:
+        for those who serve.
+        """
+        await anyio.sleep(SETTLE_SECONDS)
+        await self._staging.clear_up()
         await self._staging.keep_warm(self.agents)
 
     async def apply(self, run_id: str, caller: str, *, dry_run: bool = False) -> Applied:

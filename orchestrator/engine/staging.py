@@ -268,6 +268,13 @@ class Staging:
         writes = any(isinstance(mount, Bind) and not mount.read_only for mount in mounts)
         return not writes and used.stage.reach.model.is_idle and len(self._going) < MAX_GOING
 
+    async def clear_up(self) -> None:
+        """Remove containers that a dead orchestrator left half made; without an engine, nothing."""
+        try:
+            await self._runtime.reap()
+        except OrchestratorError as exc:
+            log.debug("nothing is cleared up: %s", exc)
+
     async def keep_warm(self, agents: AgentsDir) -> None:
         """Have as many spares as the agents ask for, for ever."""
         seen: object = None

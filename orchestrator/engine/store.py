@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS runs (
     reason TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL, task TEXT NOT NULL, result TEXT,
     created REAL NOT NULL, ended REAL);
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (created);
+CREATE INDEX IF NOT EXISTS runs_by_all ON runs (caller, agent, status, created);
 CREATE INDEX IF NOT EXISTS runs_by_parent ON runs (json_extract(task, '$.parent_run_id'));
 CREATE INDEX IF NOT EXISTS runs_under_way ON runs (created) WHERE ended IS NULL;
 CREATE INDEX IF NOT EXISTS runs_by_agent ON runs (agent, created);

@@ -411,7 +411,7 @@ def test_whatever_happens_the_store_stays_true_and_no_answer_is_lost_or_doubled(
     run_state_machine_as_test(
         Questions,
         settings=settings(
-            max_examples=40,
+            max_examples=15,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

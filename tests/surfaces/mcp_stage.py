@@ -92,9 +92,14 @@ class Stage:
         return [info.name for info in await self.runtime.list()]
 
     async def has_containers(self, count: int) -> None:
-        """Wait until there are so many."""
+        """Wait until so many are running, or until there is none at all."""
+        assert self.runtime is not None
         with anyio.fail_after(PATIENCE):
-            while len(await self.containers()) != count:
+            while True:
+                found = await self.runtime.list()
+                running = [info for info in found if info.status == "running"]
+                if len(running) == count and (count or not found):
+                    return
                 await anyio.sleep(0.05)
 
     def runs(self) -> list[tuple[str, str, str]]:

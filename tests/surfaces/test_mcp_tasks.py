@@ -12,7 +12,6 @@ from mcp import Client, MCPError
 from mcp.shared.exceptions import MCPDeprecationWarning
 
 from orchestrator.surfaces import mcp_tasks
-from orchestrator.surfaces.client_window import window_seconds
 from tests.surfaces.mcp_stage import ERAS, FOR_EVER, PATIENCE, call, http_server, on_stage, text
 from tests.surfaces.task_stage import ASKS, Document, Serve, Server
 from tests.surfaces.test_mcp_http import TOKEN_ENV, connected
@@ -69,38 +68,6 @@ PATIENCES = {"claude-code": 120, "claude-ai": 60, "codex-mcp-client": 60, "someb
 
 TIMES_FASTER = 10
 """A task of minutes, in a test of seconds."""
-
-
-async def test_a_long_task_never_exceeds_the_patience_of_its_client(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def window(name: str, override: float | None) -> float:
-        return window_seconds(name, override) / TIMES_FASTER
-
-    async def delegate(era: str, name: str, patience: float) -> None:
-        who = t.Implementation(name=name, version="1")
-        async with serve(era, client_info=who) as server:
-            agent = server.agent(f"long-{name}", {"text": "at last", "delay_seconds": 20})
-            call_ = partial(server.client.call_tool, read_timeout_seconds=patience / TIMES_FASTER)
-            first = await call_("run_subagent", {"agent_name": agent, "prompt": "x"})
-            assert first.structured_content is not None
-            run_id, calls = first.structured_content["run_id"], 1
-            while True:
-                found = await call_("wait_for_tasks", {"task_ids": [run_id]})
-                assert found.structured_content is not None
-                calls += 1
-                if not found.structured_content["running"]:
-                    break
-            assert found.structured_content["tasks"][0]["result"] == "at last"
-            answered[name] = calls
-
-    answered: dict[str, int] = {}
-    monkeypatch.setattr("orchestrator.surfaces.mcp_waiting.window_seconds", window)
-    async with anyio.create_task_group() as group:
-        for number, (name, patience) in enumerate(PATIENCES.items()):
-            group.start_soon(delegate, ERAS[number % 2], name, patience)
-    assert set(answered) == set(PATIENCES)
-    assert all(calls > 1 for calls in answered.values())
 
 
 async def test_a_client_that_stops_waiting_for_a_task_does_not_end_it(
