@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -507,6 +507,7 @@ BLOCKS = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(
     kind=TYPES,
     fields=st.dictionaries(st.sampled_from((*KEYS, *MORE, "permission_denials", "request")), JSON),
