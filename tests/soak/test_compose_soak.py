@@ -39,6 +39,11 @@ def agents(settings: Settings, tmp_path: Path) -> Path:
         {"text": "It says: {last_tool_result}"},
     ]
     write_agent(settings, "reader", script, permissions={"allow": ["Bash"]}, workspace="ro")
+    writes = [
+        {"tool": "Bash", "input": {"command": "mkdir made; echo x > made/f; id -u"}},
+        {"text": "{last_tool_result}"},
+    ]
+    write_agent(settings, "writer", writes, permissions={"allow": ["Bash"]}, workspace="rw")
     return settings.agents_dir
 
 
@@ -93,6 +98,26 @@ async def test_a_client_calls_an_orchestrator_in_a_container_and_an_agent_reads_
         outside = await client.call_tool("run_subagent", {**asked, "workspace": "/etc"})
     assert (answer.structured_content or {})["result"] == "It says: hello"
     assert outside.is_error
+
+
+async def test_what_an_agent_writes_belongs_to_the_owner_of_the_workspace(
+    url: str, settings: Settings
+) -> None:
+    workspace = settings.allowed_roots[0] / "mine"
+    workspace.mkdir()
+    os.chown(workspace, 4711, 4712)
+    await _ready(url)
+
+    asked = {"agent_name": "writer", "prompt": "Write.", "workspace": str(workspace)}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=CALL_SECONDS) as http,
+        Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
+    ):
+        answer = await client.call_tool("run_subagent", asked)
+    assert (answer.structured_content or {})["result"] == "4711", answer
+    status = (workspace / "made" / "f").stat()
+    assert (status.st_uid, status.st_gid) == (4711, 4712)
 
 
 async def test_a_client_without_the_token_is_turned_away(url: str) -> None:
