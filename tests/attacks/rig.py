@@ -164,6 +164,10 @@ class Rig:
         return (await self.run("echo", "here")).stdout == b"here\n"
 
 
+RIG_MS = 3_600_000
+"""What a container lives for at least: many tests share one, on a machine under load."""
+
+
 @asynccontextmanager
 async def staged(
     harness: Harness,
@@ -179,6 +183,7 @@ async def staged(
     dialer = WatchedDialer(book, ssl_context=trust)
     dialer.passed = []
     harness.dialer = dialer
+    fields = {"timeout_ms": RIG_MS, **fields}
     service = harness.service(steps, each_task=False, **fields)
     staging = service._staging
     task = task or Task(agent="worker", prompt="Attack.")
