@@ -507,7 +507,7 @@ BLOCKS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     kind=TYPES,
     fields=st.dictionaries(st.sampled_from((*KEYS, *MORE, "permission_denials", "request")), JSON),
