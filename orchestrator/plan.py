@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from orchestrator import output, surroundings
 from orchestrator.domain import Frozen
@@ -68,9 +69,9 @@ class Plan(Frozen):
     first_message: str
 
     @property
-    def copies_workspace(self) -> bool:
-        """The agent gets a copy of the caller's directory, to be brought in and read back."""
-        return self.task.workspace is not None and self.agent.workspace.mode == "copy"
+    def copied_workspace(self) -> Path | None:
+        """The caller's directory, if the agent gets a copy of it to be read back."""
+        return self.task.workspace if self.agent.workspace.mode == "copy" else None
 
     @property
     def secrets_inside(self) -> tuple[str, ...]:

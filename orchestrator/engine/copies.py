@@ -84,10 +84,10 @@ class Copies:
                     "you run git there: git would run what it says",
                 )
 
-    async def bring(self, plan: Plan, container: Container, record: Record) -> Snapshot:
+    async def bring(
+        self, workspace: Path, agent: AgentSpec, container: Container, record: Record
+    ) -> Snapshot:
         """The workspace into the container; in a session, once, as long as its copy is there."""
-        workspace = plan.task.workspace
-        assert workspace is not None  # noqa: S101 who has none is not asked
         root = await anyio.to_thread.run_sync(self._policy.directory, workspace)
         known = self._snapshots.pop(container.name, None)
         if known is not None and known.root == root:
@@ -99,12 +99,12 @@ class Copies:
         snapshot = await copy_in(
             container,
             root,
-            gitignore=plan.agent.workspace.gitignore,
-            limit_bytes=plan.agent.resources.disk_mb * MIB,
+            gitignore=agent.workspace.gitignore,
+            limit_bytes=agent.resources.disk_mb * MIB,
             allowed=self._may_read,
-            marked=plan.agent.session.keep,
+            marked=agent.session.keep,
         )
-        if plan.agent.session.keep:
+        if agent.session.keep:
             self._snapshots[container.name] = snapshot
             while len(self._snapshots) > MAX_SNAPSHOTS:
                 del self._snapshots[next(iter(self._snapshots))]

@@ -143,8 +143,11 @@ class _Work:
         work.cancel()
 
     async def _copy_in(self, container: Container) -> None:
-        if self._plan.copies_workspace:
-            self._snapshot = await self._copies.bring(self._plan, container, self._record)
+        workspace = self._plan.copied_workspace
+        if workspace is not None:
+            self._snapshot = await self._copies.bring(
+                workspace, self._plan.agent, container, self._record
+            )
 
     async def hand_back(self) -> None:
         """What the agent changed in its copy, whatever became of the run."""

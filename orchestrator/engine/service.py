@@ -25,10 +25,11 @@ from orchestrator.engine.desk import Desk
 from orchestrator.engine.exchanges import Exchanges
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.news import News
+from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Listener, Record
 from orchestrator.engine.run import carry_out, conclude, not_kept
 from orchestrator.engine.sessions import Sessions
-from orchestrator.engine.staging import Prepared, Staging
+from orchestrator.engine.staging import Staging
 from orchestrator.engine.store import Store
 from orchestrator.errors import (
     CallerError,
@@ -169,7 +170,7 @@ class Service:
         """
         await anyio.sleep(SETTLE_SECONDS)
         await self._staging.clear_up()
-        await self._staging.keep_warm(self.agents)
+        await self._staging.stock.keep_warm(self.agents)
 
     async def apply(self, run_id: str, caller: str, *, dry_run: bool = False) -> Applied:
         """Do to a workspace what a run of this caller did to its copy."""

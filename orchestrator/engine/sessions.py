@@ -73,6 +73,14 @@ class SessionUse:
     """What the caller should know: that the conversation of before is gone."""
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A session's container, and what is reached from it."""
+
+    container: Container
+    reach: Reach
+
+
 @dataclass
 class _Live:
     """A session of which this process has the container."""
@@ -80,8 +88,7 @@ class _Live:
     key: SessionKey
     session: Session = field(default_factory=Session)
     turn: anyio.Lock = field(default_factory=anyio.Lock)
-    container: Container | None = None
-    reach: Reach | None = None
+    place: _Place | None = None
     stage: Stage | None = None
     made_of: str = ""
     cli_digest: str = ""
@@ -92,7 +99,7 @@ class _Live:
 
     @property
     def is_there(self) -> bool:
-        return self.container is not None and self.container.wire.ended is None
+        return self.place is not None and self.place.container.wire.ended is None
 
     async def end_cli(self) -> None:
         self.stage = None
@@ -102,7 +109,7 @@ class _Live:
 
     async def end_container(self) -> None:
         await self.end_cli()
-        self.container = self.reach = None
+        self.place = None
         self.made_of = ""
         held, self.held = self.held, AsyncExitStack()
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
@@ -184,17 +191,17 @@ class Sessions:
 
     async def _ready(self, live: _Live, makings: Makings) -> SessionUse:
         made_of = f"{makings.spec.digest} {makings.agent_digest}"
-        if live.container is not None and (not live.is_there or live.made_of != made_of):
+        if live.place is not None and (not live.is_there or live.made_of != made_of):
             await live.end_container()
-        if live.container is None:
-            await self._take(live, makings)
-            live.made_of = made_of
+        place = live.place or await self._take(live, makings)
+        live.made_of = made_of
         row = await self._rows.take(live.key, live.session.expire_seconds)
-        stage, at_rest = live.stage, live.stage is not None and live.stage.conversation.at_rest
-        if stage is not None and at_rest and live.cli_digest == makings.cli_digest:
+        stage = live.stage
+        same = stage is not None and live.cli_digest == makings.cli_digest
+        if stage is not None and same and stage.conversation.at_rest:
             return SessionUse(stage, row, row.conversation)
         await live.end_cli()
-        use = await self._start_cli(live, makings, row)
+        use = await self._start_cli(live, place, makings, row)
         live.cli_digest = makings.cli_digest
         return use
 
@@ -218,7 +225,7 @@ class Sessions:
         if any(info.key == key and info.status == "running" for info in await self._runtime.list()):
             raise NameTaken(f"{key} is running")
 
-    async def _take(self, live: _Live, makings: Makings) -> None:
+    async def _take(self, live: _Live, makings: Makings) -> _Place:
         """The container of this session, even if another orchestrator has to let go of it."""
 
         async def enter(key: str) -> Container:
@@ -226,47 +233,43 @@ class Sessions:
             return await live.held.enter_async_context(kept)
 
         try:
-            container = await self._until_free(live.key, enter)
-            reach = makings.reach()
-            reach.revoke()
-            await reach.offer(container)
+            place = _Place(await self._until_free(live.key, enter), makings.reach())
+            place.reach.revoke()
+            await place.reach.offer(place.container)
         except BaseException:
             await live.end_container()
             raise
-        live.container, live.reach = container, reach
+        live.place = place
+        return place
 
-    async def _start_cli(self, live: _Live, makings: Makings, row: SessionRow) -> SessionUse:
+    async def _start_cli(
+        self, live: _Live, place: _Place, makings: Makings, row: SessionRow
+    ) -> SessionUse:
         """The CLI, with the conversation of before if that can still be found."""
-        assert live.container is not None  # noqa: S101 taken
-        assert live.reach is not None  # noqa: S101 the same
+
+        async def start(conversation: str, *, resume: bool) -> Stage:
+            launch = makings.launch(place.reach, conversation, resume)
+            opened = open_cli(place.container, launch, place.reach, initialize=True)
+            live.stage = stage = await live.cli.enter_async_context(opened)
+            stage.shared = stage.waited = True
+            return stage
+
         known = row.conversation
-        if known and await _exists(live.container, makings.history(known)):
+        if known and await _exists(place.container, makings.history(known)):
             try:
-                launch = makings.launch(live.reach, known, True)
-                await self._enter_cli(live, launch)
+                return SessionUse(await start(known, resume=True), row, known)
             except WireLost as exc:
                 if not live.is_there:
                     raise
                 log.warning("%s cannot be taken up again: %s", live.key.text, exc)
-            else:
-                assert live.stage is not None  # noqa: S101 entered
-                return SessionUse(live.stage, row, known)
         fresh = str(uuid.uuid4())
-        await self._enter_cli(live, makings.launch(live.reach, fresh, False))
+        stage = await start(fresh, resume=False)
         await self._rows.set_conversation(live.key, fresh)
-        assert live.stage is not None  # noqa: S101 entered
-        return SessionUse(live.stage, row, fresh, GONE if known else "")
-
-    async def _enter_cli(self, live: _Live, launch: Launch) -> None:
-        assert live.container is not None  # noqa: S101 taken
-        assert live.reach is not None  # noqa: S101 the same
-        opened = open_cli(live.container, launch, live.reach, initialize=True)
-        live.stage = await live.cli.enter_async_context(opened)
-        live.stage.shared = live.stage.waited = True
+        return SessionUse(stage, row, fresh, GONE if known else "")
 
     async def _after_use(self, live: _Live) -> None:
-        if live.reach is not None:
-            live.reach.revoke()  # what the agent left running may not go on at our expense
+        if live.place is not None:
+            live.place.reach.revoke()  # what the agent left running may not go on at our expense
         if live.stage is not None and not live.stage.conversation.at_rest:
             await live.end_cli()
         live.used = time.monotonic()
@@ -290,7 +293,7 @@ class Sessions:
                 log.exception("sessions cannot be looked after")
 
     async def _look_at(self, live: _Live) -> None:
-        if live.turn.locked() or live.container is None:
+        if live.turn.locked() or live.place is None:
             return
         async with live.turn:
             idle = time.monotonic() - live.used
@@ -302,7 +305,7 @@ class Sessions:
                 await self._rows.set_state(live.key, "resting")
 
     async def _stop(self, live: _Live) -> None:
-        if live.container is None:
+        if live.place is None:
             return
         try:
             await live.end_container()

@@ -76,8 +76,8 @@ def _planned(
     exposed = {secret.name: f"<{secret.name}>" for secret in agent.secrets}
     planned = plan(agent, task, place, shown, TOKEN, exposed)
     policy = mount_policy(settings, settings.engine_candidates[0])
-    if planned.copies_workspace and workspace is not None:
-        policy.directory(workspace)
+    if planned.copied_workspace is not None:
+        policy.directory(planned.copied_workspace)
     checked = policy.checked(planned.container)
     return planned.model_copy(update={"container": checked.spec}), unset
 
@@ -178,8 +178,8 @@ def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
     yield Row("user", f"{spec.user.uid}:{spec.user.gid}, without any capability")
     for mount in spec.mounts:
         read_only = mount.kind == "bind" and mount.read_only
-        if mount.kind == "volume" and mount.target == WORKSPACE and plan.copies_workspace:
-            text = f"a copy of {plan.task.workspace} -> {WORKSPACE}; what changes is handed back"
+        if mount.kind == "volume" and mount.target == WORKSPACE and plan.copied_workspace:
+            text = f"a copy of {plan.copied_workspace} -> {WORKSPACE}; what changes is handed back"
             yield Row("mount", text)
             continue
         source = mount.source if mount.kind == "bind" else "a volume of its own"

@@ -21,7 +21,7 @@ from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import EGRESS_PORT, Launch
 from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
-from orchestrator.engine.staging import Prepared
+from orchestrator.engine.prepared import Prepared
 from orchestrator.gateway.reach import Reach
 from orchestrator.wire.host import Completed
 from tests.attacks.canary import Book, Canary, WatchedDialer

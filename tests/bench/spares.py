@@ -132,7 +132,7 @@ async def call(service: Service, model: Model, **fields: object) -> Times:
 
 
 def pool_of(service: Service) -> Pool[WaitingStage]:
-    return service._staging._pool
+    return service._staging.stock.pool
 
 
 async def _many(service: Service, calls: int) -> float:

@@ -218,8 +218,8 @@ async def test_one_checkout_serves_many_calls_and_ends_in_a_pull_request(
 
 async def searched(harness: Harness, token: str) -> list[str]:
     """Where in the session's container the token is, and where a canary is that was left there."""
-    container = harness.sessions._live[KEY].container
-    assert container is not None
+    place = harness.sessions._live[KEY].place
+    assert place is not None
     canary = f"canary-{secrets.token_hex(8)}"
     script = f"printf %s {canary[:6]}$REST > canary; " + search(*shapes(token), canary)
     launch = Launch(
@@ -228,7 +228,7 @@ async def searched(harness: Harness, token: str) -> list[str]:
         cwd=HOME,
     )
     with anyio.fail_after(PATIENCE):
-        done = await container.run(launch)
+        done = await place.container.run(launch)
     *found, code, _uid = done.stdout.decode().splitlines()
     assert code in ("code 0", "code 2"), "124 is a search that was not finished"
     return found

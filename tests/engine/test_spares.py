@@ -16,7 +16,7 @@ from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.domain.container import Launch
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine import staging
+from orchestrator.engine import stock
 from orchestrator.engine.pool import Pool
 from orchestrator.engine.service import Service
 from orchestrator.engine.shelf import PoolLimits, PoolState
@@ -232,7 +232,7 @@ async def test_spares_of_an_image_that_has_changed_are_made_anew(
     settings: Settings, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "IMAGE_SECONDS", 0.1)
-    monkeypatch.setattr(staging, "STOCK_SECONDS", 0.1)
+    monkeypatch.setattr(stock, "STOCK_SECONDS", 0.1)
     name = f"orchestrator-test/{secrets.token_hex(6)}"
     update = {"agents_dir": tmp_path / "agents", "scripted": True}
     settings = settings.model_copy(update=update)
@@ -242,12 +242,12 @@ async def test_spares_of_an_image_that_has_changed_are_made_anew(
     def build(colour: str) -> None:
         dockerfile = f"FROM {image}\nENV COLOUR={colour}\nUSER root\nRUN echo {colour} > /colour\n"
         for line in engine.api.build(
-            fileobj=io.BytesIO(dockerfile.encode()), tag=name, decode=True
+            fileobj=io.BytesIO(dockerfile.encode()), tag=name, decode=True, rm=True
         ):
             assert "error" not in line, line
 
     async with open_service(settings) as service:
-        pool = service._staging._pool
+        pool = service._staging.stock.pool
         engine = (await engine_of(service)).engine
         try:
             await engine.call(build, "blue")
