@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
@@ -35,11 +36,12 @@ from orchestrator.engine.store import Store
 from orchestrator.errors import OperatorError
 from orchestrator.gateway.credential import credential_of
 from orchestrator.gateway.dial import Dialer
-from orchestrator.gateway.model import open_model_service
+from orchestrator.gateway.model_service import open_model_service
 from orchestrator.gateway.scripted import ScriptedModel, load_script
 from orchestrator.gateway.secret_store import SecretStore
 from orchestrator.gateway.upstream import Upstream
 from orchestrator.settings import Settings, environment, secret_environment
+from orchestrator.workspace.kept import CHANGES
 
 if TYPE_CHECKING:
     from orchestrator.containers.docker_runtime import DockerRuntime
@@ -64,7 +66,7 @@ async def open_orchestrator(
         pool: Pool[WaitingStage] = Pool(pool_limits(settings))
         variables = environment() if environ is None else environ
         try:
-            await settle_lost(store, owner.alive)
+            await settle_lost(store, owner.alive, copies.kept.recall)
             tidied = kept_tidy(
                 partial(open_retention, settings),
                 keep_of(settings.keep_days, settings.keep_mb),
@@ -141,7 +143,7 @@ def open_retention(settings: Settings) -> Iterator[Retention]:
 
 def open_copies(settings: Settings) -> Copies:
     """What agents did to their copies; needs no engine."""
-    return Copies(settings.state_dir / "changes", mount_policy(settings, "unix://"))
+    return Copies(settings.state_dir / CHANGES, mount_policy(settings, "unix://"))
 
 
 def _ca_certificates(environ: Mapping[str, str]) -> str:
@@ -213,9 +215,11 @@ class LazyRuntime:
         self._runtime: DockerRuntime | None = None
         self._images: dict[str, tuple[str, float]] = {}
         """What is known of images, and since when."""
+        self._looking: dict[str, asyncio.Task[str]] = {}
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):  # every wait inside is bounded
+            await asyncio.gather(*self._looking.values(), return_exceptions=True)
             await self._stack.aclose()
 
     async def agent_image(self) -> str:
@@ -234,12 +238,24 @@ class LazyRuntime:
         return await self._known(image, partial(image_id, engine, image))
 
     async def _known(self, name: str, find: Callable[[], str]) -> str:
-        """What was found out about images a moment ago, or is now."""
+        """What was found out about images a moment ago, or is now; building one goes on when
+        whoever asked has no time to wait for it.
+        """
         found, at = self._images.get(name, ("", -math.inf))
-        if not found or anyio.current_time() - at > IMAGE_SECONDS:
-            found = await anyio.to_thread.run_sync(find)
-            self._images[name] = found, anyio.current_time()
-        return found
+        if found and anyio.current_time() - at <= IMAGE_SECONDS:
+            return found
+
+        async def look() -> str:
+            try:
+                found = await anyio.to_thread.run_sync(find)
+                self._images[name] = found, anyio.current_time()
+                return found
+            finally:
+                del self._looking[name]
+
+        if name not in self._looking:
+            self._looking[name] = asyncio.create_task(look())
+        return await asyncio.shield(self._looking[name])
 
     @asynccontextmanager
     async def open(

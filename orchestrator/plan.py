@@ -26,7 +26,7 @@ from orchestrator.domain.container import (
 from orchestrator.domain.task import Task
 from orchestrator.domain.variables import expand, variables
 from orchestrator.errors import MountRefused
-from orchestrator.runners import claude
+from orchestrator.runners import claude_launch
 
 SHM_BYTES = 64 * MIB
 
@@ -103,7 +103,7 @@ def plan(
     values = exposed or {}
     env = {key: expand(value, environ) for key, value in agent.env.items()}
     env |= {s.variable_name: values[s.name] for s in agent.secrets if s.expose == "env"}
-    launch = claude.launch(
+    launch = claude_launch.launch(
         _told(agent),
         base_url=MODEL_URL,
         token=token,

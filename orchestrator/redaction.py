@@ -104,16 +104,6 @@ class Redactor:
             at = end
         return b"".join((*clean, data[at:])).decode("utf-8", "replace") if clean else text
 
-    def value(self, value: object) -> object:
-        """The same for a JSON value, keys included."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {self.text(str(key)): self.value(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.value(item) for item in value]
-        return value
-
     def stream(self, mask: bytes = b"*") -> StreamRedactor:
         """For bytes that come piece by piece and may not change their number."""
         return StreamRedactor(self, mask)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from orchestrator.domain.agent import AgentSpec, Network
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.prepared import Prepared
@@ -9,7 +11,7 @@ from orchestrator.engine.record import Record
 from orchestrator.gateway.dial import Dialer
 from orchestrator.gateway.egress import EgressAccess, EgressSeen
 from orchestrator.gateway.egress_rules import EgressRules
-from orchestrator.gateway.model import ModelRequestSeen
+from orchestrator.gateway.model_bill import ModelRequestSeen
 from orchestrator.gateway.reach import Reach
 from orchestrator.gateway.routes import RouteAccess, RouteSeen
 
@@ -19,7 +21,9 @@ def bind(reach: Reach, prepared: Prepared, live: LiveRun, dialer: Dialer) -> Non
     agent, record = prepared.agent, live.record
     record.add_secrets((reach.sought,))
     reach.model.bind(
-        budget_usd=live.budget_left, on_request=lambda seen: _note_request(record, seen)
+        budget_usd=live.budget_usd,
+        on_request=lambda seen: _note_request(record, seen),
+        others_spent=lambda: live.budget_left is not None and live.budget_left <= 0,
     )
     egress = routes = None
     if agent.network.mode != "none":
@@ -36,7 +40,7 @@ def bind(reach: Reach, prepared: Prepared, live: LiveRun, dialer: Dialer) -> Non
         )
     reach.bind(egress, routes)
     if agent.parent_tools:
-        reach.parent.bind(live.desk.ask, lambda text, _: record.note("status", text), live.delegate)
+        reach.parent.bind(live.desk.ask, partial(_note_status, record), live.delegate)
 
 
 def server_tools(agent: AgentSpec) -> frozenset[str]:
@@ -60,6 +64,10 @@ def _note_request(record: Record, seen: ModelRequestSeen) -> None:
     tokens = f"{seen.input_tokens} tokens in, {seen.output_tokens} out"
     what = seen.error_type or tokens
     record.note("model_request", f"{seen.status} {seen.model} {what}", **seen.model_dump())
+
+
+def _note_status(record: Record, text: str, status: str) -> None:
+    record.note("status", f"{status}: {text}" if status else text, status=status)
 
 
 def _note_egress(record: Record, seen: EgressSeen) -> None:

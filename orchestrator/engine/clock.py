@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import inf
 
 import anyio
@@ -12,8 +12,12 @@ import anyio
 class Clock:
     """Counts the seconds that a run was at work, and ends it when they are used up."""
 
-    def __init__(self, seconds: float, may_stop_seconds: float = inf) -> None:
+    def __init__(
+        self, seconds: float, may_stop_seconds: float = inf, outer: Clock | None = None
+    ) -> None:
         self.seconds = seconds
+        self._outer = outer
+        """Of the run that this one works for: it waits for the same somebody."""
         self._may_stop = may_stop_seconds
         """For so long in all it stands still; then it goes on, whoever waits."""
         self._before = 0.0
@@ -49,7 +53,8 @@ class Clock:
             self._stopped_at = anyio.current_time()
             self._set_deadline(self._stopped_at + self._may_stop + self.seconds - self._before)
         try:
-            yield
+            with nullcontext() if self._outer is None else self._outer.stopped():
+                yield
         finally:
             self._stops -= 1
             if self._stops == 0:

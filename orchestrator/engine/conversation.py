@@ -15,7 +15,9 @@ from orchestrator.domain.container import MIB
 from orchestrator.domain.events import EventKind
 from orchestrator.engine.record import Record
 from orchestrator.errors import WireLost
-from orchestrator.runners import claude
+from orchestrator.runners import claude_input
+from orchestrator.runners.claude_output import Parser
+from orchestrator.runners.claude_permissions import is_asked_about
 from orchestrator.runners.signs import (
     ControlAnswered,
     ControlAsked,
@@ -89,7 +91,7 @@ class Conversation:
         self._output_left = OUTPUT_BYTES
         self._record: Record | None = None
         self._controls: dict[str, asyncio.Event] = {}
-        self._parser = claude.Parser()
+        self._parser = Parser()
         self._turns: asyncio.Queue[TurnEnded | None] = asyncio.Queue()
         self._open_turns = 0
         self._exited = False
@@ -140,7 +142,7 @@ class Conversation:
         """The first thing to say; returns when the CLI can take messages. CliEnded if it cannot."""
         request = f"begin-{next(self._requests)}"
         done = self._controls[request] = asyncio.Event()
-        await self._write(claude.initialize(request))
+        await self._write(claude_input.initialize(request))
         await done.wait()
         if self._ended:
             raise CliEnded
@@ -148,7 +150,7 @@ class Conversation:
     async def rehearse(self) -> None:
         """Have the CLI do a turn that comes to nothing. CliEnded if it does not live through it."""
         self._open_turns += 1
-        await self._write(claude.rehearsal())
+        await self._write(claude_input.rehearsal())
         await self.turn()
 
     @property
@@ -161,11 +163,11 @@ class Conversation:
     async def say(self, text: str) -> None:
         """One more user message; it begins a turn."""
         self._open_turns += 1
-        await self._write(claude.user_message(text))
+        await self._write(claude_input.user_message(text))
 
     async def interrupt(self) -> None:
         """Stop the turn that is under way; it ends as interrupted."""
-        await self._write(claude.interrupt(f"stop-{next(self._requests)}"))
+        await self._write(claude_input.interrupt(f"stop-{next(self._requests)}"))
 
     async def answer_permission(
         self,
@@ -182,9 +184,10 @@ class Conversation:
         if asked is None:
             return False
         if allow:
-            await self._write(claude.allow(request_id, asked.input if input is None else input))
+            line = claude_input.allow(request_id, asked.input if input is None else input)
         else:
-            await self._write(claude.deny(request_id, message or NOBODY_ALLOWS))
+            line = claude_input.deny(request_id, message or NOBODY_ALLOWS)
+        await self._write(line)
         return True
 
     async def _write(self, line: bytes) -> None:
@@ -282,7 +285,7 @@ class Conversation:
             elif isinstance(sign, PermissionWithdrawn):
                 self._withdraw(sign.request_id)
             elif isinstance(sign, ControlAsked):
-                self._refuse(claude.refuse(sign.request_id, "not supported"))
+                self._refuse(claude_input.refuse(sign.request_id, "not supported"))
             elif isinstance(sign, Ready):
                 self._on_ready(sign)
             elif isinstance(sign, Said):
@@ -312,12 +315,12 @@ class Conversation:
         if sign.request_id in self._asked:
             return  # it has been told
         if self.on_permission is None:
-            self._refuse(claude.deny(sign.request_id, NOBODY_ALLOWS))
-        elif not claude.is_asked_about(sign, self.allow_rules, self.ask_rules):
+            self._refuse(claude_input.deny(sign.request_id, NOBODY_ALLOWS))
+        elif not is_asked_about(sign, self.allow_rules, self.ask_rules):
             why = ONE_BY_ONE if sign.why == "parts" else NOBODY_ALLOWS
-            self._refuse(claude.deny(sign.request_id, why))
+            self._refuse(claude_input.deny(sign.request_id, why))
         elif len(self._asked) >= MAX_ASKED:
-            self._refuse(claude.deny(sign.request_id, TOO_MANY_ASKED))
+            self._refuse(claude_input.deny(sign.request_id, TOO_MANY_ASKED))
         else:
             self._asked[sign.request_id] = sign
             self.on_permission(sign)
@@ -331,7 +334,7 @@ class Conversation:
         """The turn that they belong to is over. What may wait all the same is refused."""
         for request_id in list(self._asked):
             self._withdraw(request_id)
-            self._refuse(claude.deny(request_id, TOO_LATE))
+            self._refuse(claude_input.deny(request_id, TOO_LATE))
 
     def _refuse(self, line: bytes) -> None:
         with suppress(asyncio.QueueFull):  # only somebody who makes requests up asks for so many

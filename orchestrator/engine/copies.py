@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,38 +17,30 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import MIB, Bind
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import Record
-from orchestrator.errors import ApplyRefused, CallerError
+from orchestrator.errors import ApplyRefused, CallerError, CopyFailed
 from orchestrator.plan import Plan
 from orchestrator.workspace.apply import Applied, apply
 from orchestrator.workspace.changes import Changes, load_changes
 from orchestrator.workspace.copies import collect, copy_in, is_there
 from orchestrator.workspace.git_mounts import git_mounts, git_places, new_git_dirs
+from orchestrator.workspace.kept import Handed, Kept
+from orchestrator.workspace.snapshots import Snapshots
 from orchestrator.workspace.tree import Snapshot
 
 PATCH_CHARS = 64 * 1024
 """A longer patch is not in the result; it is kept, and can be asked for."""
 
-MAX_SNAPSHOTS = 256
-"""Sessions whose copies are known again; one that was not used for longest is copied anew."""
-
-
-@dataclass(frozen=True)
-class Handed:
-    """What a run hands back of its copy."""
-
-    changes: Changes
-    patch: str
-    """Empty if it is too long."""
+SNAPSHOTS = "snapshots"
+"""The folder beside that of the changes: what copies in sessions were made of."""
 
 
 class Copies:
-    """Copies of workspaces, and what is kept of them: a folder for each run."""
+    """Copies of workspaces, and what is kept of them."""
 
     def __init__(self, folder: Path, policy: MountPolicy) -> None:
-        self._folder = folder
+        self.kept = Kept(folder)
         self._policy = policy
-        self._snapshots: dict[str, Snapshot] = {}
-        """By the container of a session; what was used last comes last."""
+        self._snapshots = Snapshots(folder.parent / SNAPSHOTS)
 
     def check(self, agent: AgentSpec, task: Task) -> None:
         """MountRefused if the workspace is to be copied and is not for agents. Blocks."""
@@ -89,11 +81,13 @@ class Copies:
     ) -> Snapshot:
         """The workspace into the container; in a session, once, as long as its copy is there."""
         root = await anyio.to_thread.run_sync(self._policy.directory, workspace)
-        known = self._snapshots.pop(container.name, None)
+        keep = agent.session.keep
+        known = (
+            await anyio.to_thread.run_sync(self._snapshots.get, container.name) if keep else None
+        )
         if known is not None and known.root == root:
             # A session that was removed and begun anew has the same name, and an empty volume.
             if await is_there(container, known):
-                self._snapshots[container.name] = known
                 return known
             record.note("warning", f"the session's copy of {root} is gone; here is a new one")
         snapshot = await copy_in(
@@ -102,12 +96,10 @@ class Copies:
             gitignore=agent.workspace.gitignore,
             limit_bytes=agent.resources.disk_mb * MIB,
             allowed=self._may_read,
-            marked=agent.session.keep,
+            marked=keep,
         )
-        if agent.session.keep:
-            self._snapshots[container.name] = snapshot
-            while len(self._snapshots) > MAX_SNAPSHOTS:
-                del self._snapshots[next(iter(self._snapshots))]
+        if keep:
+            await anyio.to_thread.run_sync(self._snapshots.keep, container.name, snapshot)
         size = snapshot.total_bytes / MIB
         record.note(
             "workspace",
@@ -122,22 +114,43 @@ class Copies:
     async def hand_back(
         self, plan: Plan, container: Container, snapshot: Snapshot, record: Record
     ) -> Handed:
-        """What the agent changed; every process inside is ended for it."""
-        folder = self._of(plan.task.run_id)
-        limit = plan.agent.resources.disk_mb * MIB
-        changes = await collect(container, snapshot, folder, limit_bytes=limit)
-        files = changes.files
-        record.note("workspace", f"{len(files)} files changed", files=len(files))
+        """What the agent changed; every process inside is ended for it.
+
+        CopyFailed, and an earlier checkpoint stays, if it is not all of it.
+        """
+        run_id = plan.task.run_id
+        changes, handed = await self._collect(plan, container, snapshot, record, at_work=False)
+        earlier = await anyio.to_thread.run_sync(self.kept.checkpoints, run_id)
+        if earlier and not changes.complete:
+            raise CopyFailed(changes.warnings[-1])
+        files = len(handed.changed_files)
+        record.note("workspace", f"{files} files changed", files=files)
         for warning in changes.warnings:
             record.note("warning", warning)
-        if not changes.changes:
-            await anyio.to_thread.run_sync(shutil.rmtree, folder)
-            return Handed(changes, "")
-        return Handed(changes, await anyio.to_thread.run_sync(self._short_patch, changes))
+        await self._keep(run_id, handed, at_work=False)
+        return handed
+
+    async def checkpoint(
+        self, plan: Plan, container: Container, snapshot: Snapshot, record: Record
+    ) -> None:
+        """Save what the agent has changed so far, while it goes on; CopyFailed if it cannot be."""
+        changes, handed = await self._collect(plan, container, snapshot, record, at_work=True)
+        if not changes.complete:
+            raise CopyFailed(changes.warnings[-1])
+        await self._keep(plan.task.run_id, handed, at_work=True)
+        if files := len(handed.changed_files):
+            record.note("workspace", f"{files} files changed so far; saved", files=files)
+
+    async def recall(self, run_id: str, record: Record) -> Handed | None:
+        """The last checkpoint, of a run that cannot hand back."""
+        handed = await anyio.to_thread.run_sync(self.kept.recall, run_id)
+        if handed is not None:
+            record.note("warning", f"of its changes, those up to {handed.when} are handed back")
+        return handed
 
     def changes(self, run_id: str) -> Changes:
         """What a run changed; ApplyRefused if nothing is kept of it. Blocks."""
-        return load_changes(self._of(run_id))
+        return load_changes(self.kept.of(run_id))
 
     def patch(self, run_id: str) -> bytes:
         """All of it, as `git apply` takes it; ApplyRefused if there is none. Blocks."""
@@ -154,16 +167,24 @@ class Copies:
         root = self._policy.directory(to or changes.root, read_only=dry_run)
         return apply(changes, root, dry_run=dry_run, allow_links=allow_links)
 
-    def remove(self, run_id: str) -> None:
-        shutil.rmtree(self._of(run_id), ignore_errors=True)
+    async def _collect(
+        self, plan: Plan, container: Container, snapshot: Snapshot, record: Record, *, at_work: bool
+    ) -> tuple[Changes, Handed]:
+        at = time.time()
+        folder = await anyio.to_thread.run_sync(self.kept.new, plan.task.run_id)
+        limit = plan.agent.resources.disk_mb * MIB
+        changes = await collect(container, snapshot, folder, limit_bytes=limit, at_work=at_work)
+        patch = await anyio.to_thread.run_sync(self._short_patch, changes)
+        files = record.clean_value([file.model_dump() for file in changes.files])
+        seen = {"at": at, "changed_files": files, "patch": record.clean(patch)}
+        return changes, Handed.model_validate(seen)
 
-    def sizes(self) -> dict[str, int]:
-        """What the changes of each run take on the disk, in bytes. Blocks."""
-        if not self._folder.is_dir():
-            return {}
-        return {
-            folder.name: sum(map(_size, folder.rglob("*"))) for folder in self._folder.iterdir()
-        }
+    async def _keep(self, run_id: str, handed: Handed, *, at_work: bool) -> None:
+        try:
+            await anyio.to_thread.run_sync(partial(self.kept.keep, run_id, handed, at_work=at_work))
+        except OSError as exc:
+            place = self.kept.of(run_id)
+            raise CopyFailed(f"the changes cannot be kept in {place}: {exc.strerror}") from exc
 
     def _short_patch(self, changes: Changes) -> str:
         path = changes.patch_path
@@ -171,21 +192,9 @@ class Copies:
             return ""
         return path.read_text(errors="replace")
 
-    def _of(self, run_id: str) -> Path:
-        if not run_id.isalnum():
-            raise ApplyRefused(f"{run_id!r} is no run; `orchestrator runs` lists them")
-        return self._folder / run_id
-
     def _may_read(self, path: Path) -> bool:
         try:
             self._policy.directory(path)
         except CallerError:
             return False
         return True
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except FileNotFoundError:  # removed by another process in between
-        return 0

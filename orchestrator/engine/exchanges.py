@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS orders (
     order_id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
     created REAL NOT NULL, taken REAL);
 CREATE INDEX IF NOT EXISTS open_orders ON orders (taken, run_id);
+CREATE INDEX IF NOT EXISTS orders_by_run ON orders (run_id);
 """
 
 _QUESTIONS = (
@@ -185,6 +186,19 @@ class Exchanges:
             time.time(),
             order_id,
         )
+
+    async def put_back(self, order_id: int) -> None:
+        """It could not be carried out after all."""
+        await self._store.write("UPDATE orders SET taken = NULL WHERE order_id = ?", order_id)
+
+    async def unheard(self, run_id: str) -> tuple[str, ...]:
+        """What an agent was told and did not hear; final when its run has ended."""
+        rows = await self._store.select(
+            "SELECT text FROM orders WHERE run_id = ? AND kind = 'say' AND taken IS NULL "
+            "ORDER BY order_id",
+            run_id,
+        )
+        return tuple(row[0] for row in rows)
 
     async def _changed(self, sql: str, *values: object) -> bool:
         return await self._store.write(sql, *values) == 1

@@ -9,6 +9,7 @@ from orchestrator.engine.conversation import Conversation
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.record import Record
+from orchestrator.engine.session_rows import SessionKey
 from orchestrator.gateway.parent import Delegate
 from orchestrator.gateway.reach import Reach
 from orchestrator.plan import Plan
@@ -25,9 +26,10 @@ class LiveRun:
     outcome: Outcome = field(default_factory=Outcome)
     delegate: Delegate | None = None
     """How its agent runs others, if it may."""
-    errands: int = 0
-    errands_usd: float = 0.0
-    """What it has handed to others, and what that has cost."""
+    works_for: LiveRun | None = None
+    """The run whose agent asked for it, if one did."""
+    errands: list[LiveRun] = field(default_factory=list)
+    """What it has handed to others."""
     reach: Reach | None = None
     conversation: Conversation | None = None
     """While there is somebody to talk to."""
@@ -37,24 +39,58 @@ class LiveRun:
         return self.plan.task.run_id
 
     @property
-    def budget_left(self) -> float | None:
-        """What its agent may still spend, itself or through others; None for no limit."""
-        budgets = (self.plan.agent.max_budget_usd, self.plan.task.budget_usd)
-        limits = [budget for budget in budgets if budget is not None]
-        if not limits:
+    def session(self) -> SessionKey | None:
+        """Which it runs in, if its agent has sessions."""
+        task = self.plan.task
+        if not task.session:
             return None
-        spent = self.reach.model.usage.cost_usd if self.reach is not None else 0.0
-        return max(0.0001, min(limits) - spent - self.errands_usd)
+        return SessionKey(agent=task.agent, caller=task.caller, name=task.session)
+
+    @property
+    def budget_usd(self) -> float | None:
+        """What its agent may spend, itself or through others; None for no limit."""
+        budgets = (self.plan.agent.max_budget_usd, self.plan.task.budget_usd)
+        return min((budget for budget in budgets if budget is not None), default=None)
+
+    @property
+    def spent_usd(self) -> float:
+        """What it has cost so far, with all that it has handed to others."""
+        usage = self.outcome.usage if self.reach is None else self.reach.model.usage
+        return usage.cost_usd + sum(errand.spent_usd for errand in self.errands)
+
+    @property
+    def budget_left(self) -> float | None:
+        """What may still be spent now, of its own budget and of those that it works for."""
+        left = [] if self.budget_usd is None else [self.budget_usd - self.spent_usd]
+        above = None if self.works_for is None else self.works_for.budget_left
+        return min(left if above is None else [*left, above], default=None)
+
+    @property
+    def can_hear(self) -> bool:
+        """Its agent is at work: there is something to interrupt, and somebody to tell. A CLI that
+        has begun a turn, and asked no model yet, passes over an interruption.
+        """
+        if self.conversation is None or self.reach is None:
+            return False
+        return self.conversation.at_work.is_set() and self.reach.model.was_asked
 
     async def steer(self, text: str) -> bool:
-        """Stop what the agent is doing and tell it something; False if nobody is there to hear.
+        """Stop what the agent is doing and tell it something; False if it cannot hear.
 
-        The turn that ends because of it is not the answer; the next one is. CliEnded if the CLI
-        has gone.
+        The turn that is under way is not the answer; the next one is. CliEnded if the CLI has gone.
         """
-        if self.conversation is None:
+        if self.conversation is None or not self.can_hear:
             return False
         self.outcome.steered += 1
-        await self.conversation.interrupt()
-        await self.conversation.say(text)
+        await self._interject(self.conversation, text)
         return True
+
+    async def hurry(self, text: str) -> None:
+        """The same to have it end; if it ends by itself in this moment, all the better."""
+        if self.conversation is not None:
+            self.outcome.nudged = self.outcome.hurried = True
+            await self._interject(self.conversation, text)
+
+    async def _interject(self, conversation: Conversation, text: str) -> None:
+        await conversation.interrupt()
+        await conversation.say(text)

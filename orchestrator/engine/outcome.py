@@ -21,7 +21,9 @@ class Outcome:
     schema_errors: tuple[str, ...] = ()
     attempts: int = 0
     steered: int = 0
-    """So many turns are about to be interrupted, only to tell the agent something."""
+    """So many turns are about to end only because the agent was told something."""
+    nudged: bool = False
+    """One turn is about to be interrupted to have the agent finish."""
     hurried: bool = False
     """The agent was told to finish."""
     partial_text: str = ""

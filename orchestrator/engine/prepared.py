@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
@@ -28,6 +29,8 @@ class Prepared:
     """With a stand-in for the token, which belongs to the stage."""
     versions: tuple[str, ...] = ()
     """What the plan's names stand for now: the image, the directories."""
+    at: float = field(default_factory=time.monotonic)
+    """When."""
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -57,17 +57,32 @@ class Record:
         self._seq = 0
         self._flood = Flood(events_per_second)
         self._tail: deque[str] = deque(maxlen=TAIL)
+        self._ended: Event | None = None
 
     def add_secrets(self, secrets: Iterable[str | Sought]) -> None:
         """From now on, these are not to be seen."""
         self._redactor.add(secrets)
 
+    def listen(self, listener: Listener) -> None:
+        """From now on, tell this one as well."""
+        self._listeners = (*self._listeners, listener)
+
     def note(self, kind: EventKind, text: str = "", **data: object) -> None:
-        """Something happened."""
+        """Something happened. Of the end nobody is told before `tell_end`."""
         if dropped := self._flood.dropped(kind):
             self._keep("warning", f"{dropped} events came too fast and were not kept", {})
         if self._flood.keeps(kind):
             self._keep(kind, text, data)
+
+    def tell_end(self) -> None:
+        """The run's end is in the store; whoever listens may know."""
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            self._tell(ended)
+
+    def _tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
 
     def _keep(self, kind: EventKind, text: str, data: dict[str, object]) -> None:
         if self._seq == MAX_EVENTS and kind != "ended":
@@ -86,8 +101,10 @@ class Record:
         )
         self._pending.append(event)
         self._tail.append(f"{kind}: {line}" if line else kind)
-        for listener in self._listeners:
-            listener(event)
+        if kind == "ended":
+            self._ended = event
+        else:
+            self._tell(event)
 
     async def flush(self) -> None:
         """Have everything so far in the store."""
@@ -96,8 +113,9 @@ class Record:
             try:
                 if events:
                     await self._store.add_events(events)
-            except StoreFailed:
-                log.exception("%d events of %s are not kept", len(events), self._run_id)
+            except StoreFailed as exc:
+                self._pending[:0] = events  # there are MAX_EVENTS at most; they are tried again
+                log.warning("%d events of %s are not kept yet: %s", len(events), self._run_id, exc)
 
     def take(self) -> tuple[Event, ...]:
         """What is not in the store yet, for whoever brings it there."""

@@ -91,7 +91,7 @@ class Retention:
     async def _ended(self) -> list[_Ended]:
         """The runs that may go, the oldest first, with what they take."""
         rows = await self._store.select(_ENDED)
-        sizes = await anyio.to_thread.run_sync(self._copies.sizes)
+        sizes = await anyio.to_thread.run_sync(self._copies.kept.sizes)
         return [
             _Ended(
                 run_id=run_id,
@@ -104,7 +104,7 @@ class Retention:
     async def _remove(self, run_ids: Sequence[str]) -> None:
         for run_id in run_ids:  # first this: without its row, nobody would find the folder
             with suppress(ApplyRefused):  # it never had one
-                await anyio.to_thread.run_sync(self._copies.remove, run_id)
+                await anyio.to_thread.run_sync(self._copies.kept.remove, run_id)
         marks = ", ".join("?" * len(run_ids))
         await self._store.write_all(
             [
@@ -134,6 +134,8 @@ async def kept_tidy(
                             await retention.prune(keep)
                 except (OrchestratorError, OSError) as exc:
                     log.warning("old runs cannot be removed: %s", exc)
+                except Exception:
+                    log.exception("old runs cannot be removed")
                 await anyio.sleep(PAUSE_SECONDS)
 
     looking = asyncio.create_task(look())

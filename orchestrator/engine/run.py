@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,6 +15,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import MIB
 from orchestrator.domain.result import ChangedFile, RunResult
 from orchestrator.engine import exhaustion
+from orchestrator.engine.checkpoints import keep_checkpoints
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
@@ -97,6 +99,10 @@ class _Work:
                 tasks.start_soon(keep_time, self._live, conversation)
                 if self._snapshot is not None:
                     tasks.start_soon(self._watch_disk, stage, tasks.cancel_scope)
+                    save = partial(
+                        self._copies.checkpoint, plan, stage.container, self._snapshot, record
+                    )
+                    tasks.start_soon(keep_checkpoints, save, stage.container, record)
                 await converse(self._live, stage)
                 tasks.cancel_scope.cancel()
         finally:
@@ -105,6 +111,7 @@ class _Work:
             self._live.conversation = None
             outcome.note(conversation)
             outcome.note_use(stage.reach)
+            self._live.reach = None  # the next run's bill is none of ours
             if _in_trouble(stage, outcome):
                 stage.strain = await exhaustion.warn(stage.container, record, stage.strain)
 
@@ -153,6 +160,7 @@ class _Work:
         """What the agent changed in its copy, whatever became of the run."""
         if self._snapshot is None or self._stage is None:
             return
+        handed = None
         with anyio.move_on_after(COLLECT_SECONDS, shield=True) as limit:
             try:
                 handed = await self._copies.hand_back(
@@ -160,12 +168,14 @@ class _Work:
                 )
             except OrchestratorError as exc:
                 self._record.note("warning", f"the agent's changes are lost: {exc}")
-            else:
-                self._outcome.changed_files = handed.changes.files
-                self._outcome.patch = handed.patch
         if limit.cancelled_caught:
             said = "the agent's changes took too long to read; some may be lost"
             self._record.note("warning", said)
+        if handed is None:
+            with anyio.CancelScope(shield=True):
+                handed = await self._copies.recall(self._live.run_id, self._record)
+        if handed is not None:
+            self._outcome.changed_files, self._outcome.patch = handed.changed_files, handed.patch
 
 
 def _is_denied_in_part(agent: AgentSpec, tool: str) -> bool:

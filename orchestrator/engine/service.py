@@ -17,6 +17,7 @@ import anyio.to_thread
 from orchestrator.access import Wish, check_caller, narrowed
 from orchestrator.catalog import AgentsDir
 from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.events import Event
 from orchestrator.domain.result import Reason, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.clock import Clock
@@ -28,12 +29,14 @@ from orchestrator.engine.news import News
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Listener, Record
 from orchestrator.engine.run import carry_out, conclude, not_kept
+from orchestrator.engine.session_rows import SessionKey
 from orchestrator.engine.sessions import Sessions
 from orchestrator.engine.staging import Staging
 from orchestrator.engine.store import Store
 from orchestrator.errors import (
     CallerError,
     CallerRefused,
+    OrchestratorError,
     RunNotFound,
     RunRefused,
     SessionRefused,
@@ -51,6 +54,9 @@ SETTLE_SECONDS = 0.5
 MAX_ERRANDS = 32
 """Tasks that one run may hand to others."""
 
+CLEAR_SECONDS = 60.0
+"""For what was made for a run's sake to go."""
+
 MAX_DEPTH = 3
 """Agents that run agents that run agents."""
 
@@ -67,6 +73,15 @@ class Begun:
 
     prepared: Prepared
     live: LiveRun
+
+
+@dataclass(frozen=True)
+class _Unkept:
+    """The end of a run that is not in the store."""
+
+    result: RunResult
+    events: tuple[Event, ...]
+    tell: Callable[[], None]
 
 
 class Service:
@@ -102,6 +117,9 @@ class Service:
         self._errand_turns: dict[int, anyio.CapacityLimiter] = defaultdict(
             lambda: anyio.CapacityLimiter(max_runs)
         )
+        self._working: dict[str, LiveRun] = {}
+        """Runs that may have others work for them now."""
+        self._unkept: list[_Unkept] = []
         self.run_child: Callable[[Task], Awaitable[RunResult]] = self.run
         """How agents run agents: as a task that can be watched, where there are tasks."""
 
@@ -129,11 +147,15 @@ class Service:
         prepared = await self._staging.prepare(agent, task)
         record.add_secrets(prepared.secrets)
         record.add_secrets(self._staging.variables(prepared))
-        clock = Clock(prepared.plan.timeout_seconds, agent.ask.patience_seconds)
+        above = self._working.get(task.parent_run_id) if task.depth else None
+        outer = None if above is None else above.clock
+        clock = Clock(prepared.plan.timeout_seconds, agent.ask.patience_seconds, outer)
         desk = Desk(task.run_id, self.store, self.exchanges, record, clock, agent.ask, self.news)
         await self.store.add_run(task)
         record.note("queued", f"{task.agent} for {task.caller}")
-        live = LiveRun(prepared.plan, record, clock, desk)
+        live = LiveRun(prepared.plan, record, clock, desk, works_for=above)
+        if above is not None:
+            above.errands.append(live)
         if agent.subagents:
             live.delegate = partial(self._delegate, live)
         return Begun(prepared, live)
@@ -165,8 +187,8 @@ class Service:
         return await self._end(begun.live)
 
     async def keep_warm(self) -> None:
-        """Remove what a crash left, and have spares for the agents that ask for them, for ever:
-        for those who serve.
+        """Remove what a crash left, have the image, and spares for the agents that ask for them,
+        for ever: for those who serve.
         """
         await anyio.sleep(SETTLE_SECONDS)
         await self._staging.clear_up()
@@ -181,9 +203,30 @@ class Service:
 
     async def _carry_out(self, begun: Begun) -> None:
         prepared, live = begun.prepared, begun.live
-        async with self._staging.turn(prepared), self._place(prepared):
+        async with self._staging.turn(prepared), self._place(prepared), self._at_work(live):
+            prepared = await self._staging.as_of_now(prepared)
+            live.plan = prepared.plan
+            live.record.add_secrets(prepared.secrets)
             await self.store.set_status(live.run_id, "running")
             await carry_out(live, self._staging.stage(prepared, live), self.copies)
+
+    @asynccontextmanager
+    async def _at_work(self, live: LiveRun) -> AsyncIterator[None]:
+        """Others may work for it; the sessions that they had for its sake go with it."""
+        self._working[live.run_id] = live
+        try:
+            yield
+        finally:
+            del self._working[live.run_id]
+            with anyio.move_on_after(CLEAR_SECONDS, shield=True):
+                for session in {errand.session for errand in live.errands if errand.session}:
+                    await self._remove(session)
+
+    async def _remove(self, session: SessionKey) -> None:
+        try:
+            await self.sessions.remove(session)
+        except OrchestratorError as exc:
+            log.warning("session %s is not removed: %s", session.text, exc)
 
     @asynccontextmanager
     async def _place(self, prepared: Prepared) -> AsyncIterator[None]:
@@ -205,9 +248,10 @@ class Service:
             raise CallerRefused(f"you may run {', '.join(mine.subagents)}, and not {agent!r}")
         if task.depth >= MAX_DEPTH:
             raise CallerRefused(f"agents run agents {MAX_DEPTH} deep at most; do it yourself")
-        live.errands += 1
-        if live.errands > MAX_ERRANDS:
+        if len(live.errands) >= MAX_ERRANDS:
             raise CallerRefused(f"that were {MAX_ERRANDS} tasks for others; do the rest yourself")
+        if live.budget_left is not None and live.budget_left <= 0:
+            raise CallerRefused("the budget is spent; answer with what you have")
         child = Task(
             agent=agent,
             prompt=live.record.clean(prompt),
@@ -221,7 +265,6 @@ class Service:
         )
         live.record.note("delegated", f"{agent}: {prompt}", run_id=child.run_id)
         result = await self.run_child(child)
-        live.errands_usd += result.cost_usd
         if result.status != "completed":
             raise RunRefused(f"{agent} {result.status} ({result.reason}): {result.message}")
         return result.result if isinstance(result.result, str) else json.dumps(result.result)
@@ -243,10 +286,25 @@ class Service:
         return result
 
     async def _finish(self, result: RunResult, live: LiveRun) -> None:
+        unkept = _Unkept(result, live.record.take(), live.record.tell_end)
         try:
-            await self.store.finish(result, live.record.take())
+            await self._keep(unkept)
         except StoreFailed:  # the caller gets the answer all the same
-            log.exception("the result of %s is not kept", result.run_id)
+            log.exception("the result of %s is not kept yet", result.run_id)
+            self._unkept.append(unkept)
+
+    async def _keep(self, unkept: _Unkept) -> None:
+        await self.store.finish(unkept.result, unkept.events)
+        unkept.tell()
+
+    async def write_down(self) -> None:
+        """Try again to keep the ends of runs that the store would not take; StoreFailed if it still
+        does not.
+        """
+        while self._unkept:
+            await self._keep(self._unkept[0])
+            del self._unkept[0]
+            self.news.tell()
 
     def _agent(self, task: Task) -> AgentSpec:
         return self.agents.current().agent(task.agent)

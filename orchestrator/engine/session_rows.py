@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 from typing import Literal
 
 from orchestrator.domain import Frozen
@@ -86,35 +87,41 @@ class SessionRows:
         return _row(rows[0])
 
     async def set_conversation(self, key: SessionKey, conversation: str) -> None:
-        await self._update(key, "conversation = ?, runs = 0", conversation)
+        await self._update_ours(key, "conversation = ?, runs = 0", conversation)
 
     async def used(self, key: SessionKey, state: SessionState, expire_seconds: float) -> None:
         """A call has ended."""
         now = time.time()
-        await self._update(
-            key,
-            "state = ?, used = ?, expires = ?, runs = runs + 1",
-            state,
-            now,
-            now + expire_seconds,
-        )
+        what = "state = ?, used = ?, expires = ?, runs = runs + 1"
+        await self._update_ours(key, what, state, now, now + expire_seconds)
 
     async def set_state(self, key: SessionKey, state: SessionState) -> None:
-        await self._update(key, "state = ?", state)
+        await self._update_ours(key, "state = ?", state)
 
-    async def want(self, key: SessionKey) -> None:
-        """Ask whoever has it to let go of it when it is not in use."""
-        await self._update(key, "wanted = 1")
+    async def want(self, key: SessionKey, *, wanted: bool = True) -> None:
+        """Ask whoever has it to let go of it when it is not in use; or not any more."""
+        await self._store.write(
+            f"UPDATE sessions SET wanted = ? {_WHERE}",  # noqa: S608 our own text
+            int(wanted),
+            *_values(key),
+        )
 
-    async def remove(self, key: SessionKey) -> bool:
-        changed = await self._store.write(f"DELETE FROM sessions {_WHERE}", *_values(key))  # noqa: S608 our own text
+    async def remove(self, key: SessionKey, *, expired: bool = False) -> bool:
+        """Not, with `expired`, if it has been used in between."""
+        changed = await self._store.write(
+            f"DELETE FROM sessions {_WHERE} AND expires < ?",  # noqa: S608 our own text
+            *_values(key),
+            time.time() if expired else inf,
+        )
         return changed > 0
 
-    async def _update(self, key: SessionKey, what: str, *values: object) -> None:
+    async def _update_ours(self, key: SessionKey, what: str, *values: object) -> None:
+        """Nothing happens to a session that another process has taken in the meantime."""
         await self._store.write(
-            f"UPDATE sessions SET {what} {_WHERE}",  # noqa: S608 the same
+            f"UPDATE sessions SET {what} {_WHERE} AND owner = ?",  # noqa: S608 our own text
             *values,
             *_values(key),
+            self._owner,
         )
 
 

@@ -123,16 +123,14 @@ class Sessions:
         self._runtime = runtime
         self._rows = rows
         self._live: dict[SessionKey, _Live] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._over = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self._looking = asyncio.create_task(self._keep_looking())
+        await self._over.enter_async_context(self._looked_after())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await self._over.aclose()
         with anyio.CancelScope(shield=True):  # each wait inside is bounded
             for live in tuple(self._live.values()):
                 await self._stop(live)
@@ -208,17 +206,22 @@ class Sessions:
     async def _until_free(self, key: SessionKey, act: Callable[[str], Awaitable[T]]) -> T:
         """Do something that needs the session's container, once another process lets go of it."""
         deadline = anyio.current_time() + TAKE_SECONDS
-        while True:
-            try:
-                return await act(key.text)
-            except NameTaken as exc:
-                if anyio.current_time() > deadline:
-                    raise NameTaken(
-                        f"session {key.text} is in use by another orchestrator; try again later, "
-                        "or name another session"
-                    ) from exc
-                await self._rows.want(key)
-                await anyio.sleep(RETRY_SECONDS)
+        try:
+            while True:
+                try:
+                    return await act(key.text)
+                except NameTaken as exc:
+                    if anyio.current_time() > deadline:
+                        raise NameTaken(
+                            f"session {key.text} is in use by another orchestrator; try again "
+                            "later, or name another session"
+                        ) from exc
+                    await self._rows.want(key)
+                    await anyio.sleep(RETRY_SECONDS)
+        except BaseException:
+            with anyio.CancelScope(shield=True):  # or it would be stopped for nobody
+                await self._rows.want(key, wanted=False)
+            raise
 
     async def _stopped(self, key: str) -> None:
         """NameTaken while somebody has the session's container."""
@@ -268,8 +271,10 @@ class Sessions:
         return SessionUse(stage, row, fresh, GONE if known else "")
 
     async def _after_use(self, live: _Live) -> None:
-        if live.place is not None:
-            live.place.reach.revoke()  # what the agent left running may not go on at our expense
+        if live.place is None:  # it could not be had
+            await self._rows.set_state(live.key, "stopped")
+            return
+        live.place.reach.revoke()  # what the agent left running may not go on at our expense
         if live.stage is not None and not live.stage.conversation.at_rest:
             await live.end_cli()
         live.used = time.monotonic()
@@ -277,23 +282,38 @@ class Sessions:
 
     # Between calls
 
-    async def _keep_looking(self) -> None:
+    @asynccontextmanager
+    async def _looked_after(self) -> AsyncIterator[None]:
+        scope = anyio.CancelScope()  # not asyncio's own cancel: that would go through shields
+        looking = asyncio.create_task(self._keep_looking(scope))
+        try:
+            yield
+        finally:
+            scope.cancel()
+            with anyio.CancelScope(shield=True):  # each wait inside is bounded
+                await asyncio.wait({looking})
+
+    async def _keep_looking(self, scope: anyio.CancelScope) -> None:
         swept = 0.0
-        while True:
-            await anyio.sleep(LOOK_SECONDS)
-            try:
-                for live in tuple(self._live.values()):
-                    await self._look_at(live)
-                if time.monotonic() - swept > SWEEP_SECONDS:
-                    swept = time.monotonic()
-                    await self._sweep()
-            except OrchestratorError as exc:
-                log.warning("sessions cannot be looked after: %s", exc)
-            except Exception:
-                log.exception("sessions cannot be looked after")
+        with scope:
+            while True:
+                await anyio.sleep(LOOK_SECONDS)
+                try:
+                    for live in tuple(self._live.values()):
+                        await self._look_at(live)
+                    if time.monotonic() - swept > SWEEP_SECONDS:
+                        swept = time.monotonic()
+                        await self._sweep()
+                except OrchestratorError as exc:
+                    log.warning("sessions cannot be looked after: %s", exc)
+                except Exception:
+                    log.exception("sessions cannot be looked after")
 
     async def _look_at(self, live: _Live) -> None:
-        if live.turn.locked() or live.place is None:
+        if live.turn.locked():
+            return
+        if live.place is None:
+            del self._live[live.key]  # all that there is to know of it is in the store
             return
         async with live.turn:
             idle = time.monotonic() - live.used
@@ -320,7 +340,7 @@ class Sessions:
                 except NameTaken:
                     log.debug("%s has expired, but is in use", row.key.text)
                 else:
-                    await self._rows.remove(row.key)
+                    await self._rows.remove(row.key, expired=True)
 
 
 GONE = "the conversation of before is gone with its files; a new one has begun"

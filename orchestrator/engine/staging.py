@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -28,17 +29,20 @@ from orchestrator.engine.stage import Stage, WaitingStage, open_stage
 from orchestrator.engine.stock import Stock, may_wait
 from orchestrator.errors import OrchestratorError
 from orchestrator.gateway.dial import Dialer
-from orchestrator.gateway.model import ModelService
+from orchestrator.gateway.model_service import ModelService
 from orchestrator.gateway.reach import Reach
 from orchestrator.gateway.secret_store import SecretStore
 from orchestrator.gateway.upstream import Upstream
 from orchestrator.plan import Place, Plan, plan
-from orchestrator.runners import claude
+from orchestrator.runners.claude_launch import history_file
 
 log = logging.getLogger(__name__)
 
 ScriptOf = Callable[[AgentSpec], Upstream | None]
 """A script that plays the model for this agent; None for the real model."""
+
+FRESH_SECONDS = 10.0
+"""What was looked up when a task was accepted is looked up again if it begins later than that."""
 
 STAND_IN = "(a token for this run only)"
 
@@ -109,6 +113,16 @@ class Staging:
             versions = (await self._image_id(planned.container.image), *versions)
         return Prepared(agent, task, place, values, memory, planned, versions)
 
+    async def as_of_now(self, prepared: Prepared) -> Prepared:
+        """The same, if it has waited: a session before it may have changed the agent's memory, and
+        a secret does not last for ever.
+        """
+        looks = self._looks
+        memory = await anyio.to_thread.run_sync(self._memory.read, prepared.agent, limiter=looks)
+        if memory == prepared.memory and time.monotonic() - prepared.at < FRESH_SECONDS:
+            return prepared
+        return await self.prepare(prepared.agent, prepared.task)
+
     def turn(self, prepared: Prepared) -> AbstractAsyncContextManager[None]:
         """Wait for what only one run can have at a time: a session."""
         if prepared.agent.session.keep:
@@ -155,11 +169,14 @@ class Staging:
                 await self._memory.take_back(use.stage.container, prepared.memory, record)
 
     async def clear_up(self) -> None:
-        """Remove containers that a dead orchestrator left half made; without an engine, nothing."""
+        """Remove containers that a dead orchestrator left half made, and have the image that most
+        agents need, before the first call wants it; without an engine, nothing.
+        """
         try:
             await self._runtime.reap()
+            await self._image()
         except OrchestratorError as exc:
-            log.debug("nothing is cleared up: %s", exc)
+            log.info("nothing is made ready: %s", exc)
 
     async def _usual(self, agent: AgentSpec) -> Prepared:
         return await self.prepare(agent, Task(agent=agent.name, prompt="-"), really=False)
@@ -232,9 +249,7 @@ class Staging:
             launch=lambda reach, conversation, resume: self._launch(
                 prepared, reach, conversation, resume
             ),
-            history=lambda conversation: claude.history_file(
-                conversation, prepared.plan.launch.cwd
-            ),
+            history=lambda conversation: history_file(conversation, prepared.plan.launch.cwd),
         )
 
     def _reach(self, agent: AgentSpec) -> Reach:

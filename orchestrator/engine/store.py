@@ -73,21 +73,23 @@ class Store:
     """One connection and one thread for it: writes are in order, and nothing blocks the loop."""
 
     def __init__(self, path: Path, owner: str = "") -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path
         self._owner = owner
         self._limiter = anyio.CapacityLimiter(1)
-        self._db = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None
-        )
-        path.chmod(0o600)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        self._db.executescript(SCHEMA)
+        with self._explained():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._db = sqlite3.connect(
+                path, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None
+            )
+            path.chmod(0o600)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+        self.create(SCHEMA)
 
     def create(self, schema: str) -> None:
         """Have tables. Blocks."""
-        self._db.executescript(schema)
+        with self._explained():
+            self._db.executescript(schema)
 
     def close(self) -> None:
         self._db.close()
@@ -200,11 +202,17 @@ class Store:
         rows = await self.select(f"{_RUNS} ORDER BY created DESC LIMIT ?", limit)
         return tuple(_record(row) for row in rows)
 
-    async def events(self, run_id: str, after: int = 0, limit: int = -1) -> tuple[Event, ...]:
-        """Those after a number, in their order; not more than so many, unless that is negative."""
+    async def events(
+        self, run_id: str, after: int = 0, limit: int = -1, *, last: bool = False
+    ) -> tuple[Event, ...]:
+        """Those after a number, in their order; not more than so many, unless that is negative.
+
+        These are the first ones, or the last.
+        """
+        order = "DESC" if last else "ASC"
         rows = await self.select(
-            "SELECT run_id, seq, at, kind, text, data FROM events "
-            "WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+            "SELECT run_id, seq, at, kind, text, data FROM (SELECT * FROM events "  # noqa: S608 our own text
+            f"WHERE run_id = ? AND seq > ? ORDER BY seq {order} LIMIT ?) ORDER BY seq",
             run_id,
             after,
             limit,
@@ -248,12 +256,17 @@ class Store:
 
     async def _call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         bound = partial(function, *args, **kwargs)  # not abandoned: a write that has begun is one
-        try:
+        with self._explained():
             return await anyio.to_thread.run_sync(bound, limiter=self._limiter)
-        except sqlite3.Error as exc:
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as exc:
             raise StoreFailed(
-                f"the record of runs cannot be used ({exc}); is there room in "
-                f"{self._path.parent}, and may we write there?"
+                f"the record of runs, {self._path}, cannot be used ({exc}); is there room, may we "
+                "write there, and is it ours? Moved away, it is begun anew"
             ) from exc
 
 

@@ -16,7 +16,7 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.exchanges import Exchanges
-from orchestrator.engine.lost import settle_lost
+from orchestrator.engine.lost import Recall, nothing_kept, settle_lost
 from orchestrator.engine.news import News
 from orchestrator.engine.store import RunRecord, Store
 from orchestrator.errors import RunNotFound, RunRefused
@@ -27,8 +27,10 @@ LOOK_SECONDS = 0.3
 LOST_SECONDS = 5.0
 """How often runs are looked for whose orchestrator has died."""
 
-CANCEL_SECONDS = 30.0
-"""For a cancelled run to end: its container goes, its changes are read."""
+CANCEL_SECONDS = 20.0
+"""For a cancelled run to end: its container goes, its changes are read. No client waits for less
+than that; whoever wants to see the end waits on.
+"""
 
 Until = Literal["any", "all"]
 
@@ -50,6 +52,8 @@ class TaskView(Frozen):
     approvals: tuple[Approval, ...] = ()
     """Tool calls that wait for a decision."""
     result: RunResult | None = None
+    unheard: tuple[str, ...] = ()
+    """What its agent was told, and its run ended before it heard it."""
 
     @property
     def settled(self) -> bool:
@@ -66,12 +70,18 @@ class TaskBook:
     """Who started a task, and where, makes no difference here."""
 
     def __init__(
-        self, store: Store, exchanges: Exchanges, news: News, alive: Callable[[str], bool]
+        self,
+        store: Store,
+        exchanges: Exchanges,
+        news: News,
+        alive: Callable[[str], bool],
+        recall: Recall = nothing_kept,
     ) -> None:
         self.store = store
         self._exchanges = exchanges
         self._news = news
         self._alive = alive
+        self._recall = recall
         self._settled = -inf
 
     async def wait(
@@ -82,10 +92,12 @@ class TaskBook:
         A question or a tool call that has to be approved is told at once, whatever is waited for.
         """
         deadline = anyio.current_time() + seconds
+        ended: dict[str, TaskView] = {}
         while True:
             changed = self._news.next()
             await self._settle_now_and_then()
-            views = [await self.view(run_id, caller) for run_id in run_ids]
+            views = [ended.get(run_id) or await self.view(run_id, caller) for run_id in run_ids]
+            ended = {view.run_id: view for view in views if view.status in FINAL}
             done = [view.settled for view in views]
             asks = any(view.asks for view in views)
             left = deadline - anyio.current_time()
@@ -98,7 +110,7 @@ class TaskBook:
         """One task; None as the caller is whoever runs the orchestrator, who sees all."""
         record = await self._record(run_id, caller)
         if record.status in FINAL:
-            return _view(record)
+            return _view(record, unheard=await self._exchanges.unheard(run_id))
         questions: list[Question] = []
         approvals: list[Approval] = []
         for each in (
@@ -208,26 +220,28 @@ class TaskBook:
             parent_run_id=run_id,
         )
 
-    async def cancel(self, run_id: str, caller: str | None) -> TaskView:
-        """End a task, and see it end."""
+    async def cancel(
+        self, run_id: str, caller: str | None, *, seconds: float = CANCEL_SECONDS
+    ) -> TaskView:
+        """End a task, and see it end, unless that takes longer: it ends all the same."""
         await self._record(run_id, caller)
         await self._exchanges.order(run_id, "cancel")
         await self._carry_out_orders()
-        with anyio.move_on_after(CANCEL_SECONDS):
-            while True:
-                changed = self._news.next()
-                view = await self.view(run_id, caller)
-                if view.status in FINAL:
-                    return view
-                await self.settle()
-                with anyio.move_on_after(LOOK_SECONDS):
-                    await changed.wait()
-        raise RunRefused(f"run {run_id} does not end; is the orchestrator that holds it stuck?")
+        deadline = anyio.current_time() + seconds
+        while True:
+            changed = self._news.next()
+            view = await self.view(run_id, caller)
+            left = deadline - anyio.current_time()
+            if view.status in FINAL or left <= 0:
+                return view
+            await self.settle()
+            with anyio.move_on_after(min(left, LOOK_SECONDS)):
+                await changed.wait()
 
     async def settle(self) -> None:
         """End the runs whose orchestrator has died."""
         self._settled = anyio.current_time()
-        if await settle_lost(self.store, self._alive):
+        if await settle_lost(self.store, self._alive, self._recall):
             self._news.tell()
 
     async def _settle_now_and_then(self) -> None:
@@ -259,6 +273,7 @@ def _view(
     *,
     questions: tuple[Question, ...] = (),
     approvals: tuple[Approval, ...] = (),
+    unheard: tuple[str, ...] = (),
 ) -> TaskView:
     return TaskView(
         run_id=record.run_id,
@@ -273,4 +288,5 @@ def _view(
         questions=questions,
         approvals=approvals,
         result=record.result,
+        unheard=unheard,
     )

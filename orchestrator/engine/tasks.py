@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -45,7 +45,8 @@ class Tasks(TaskBook):
     """The tasks of this process, and the way to those of others. Use it as a context manager."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__(service.store, service.exchanges, service.news, service.alive)
+        recall = service.copies.kept.recall
+        super().__init__(service.store, service.exchanges, service.news, service.alive, recall)
         self._service = service
         self._held: dict[str, _Held] = {}
         self._jobs: set[asyncio.Task[None]] = set()
@@ -159,6 +160,7 @@ class Tasks(TaskBook):
             while True:
                 await anyio.sleep(LOOK_SECONDS)
                 try:
+                    await self._service.write_down()
                     await self._carry_out_orders()
                     await self._settle_now_and_then()
                 except OrchestratorError as exc:
@@ -174,13 +176,20 @@ class Tasks(TaskBook):
             held = self._held.get(order.run_id)
             if held is None:
                 continue
-            if order.kind == "say" and held.live.conversation is None:
+            if order.kind == "say" and not held.live.can_hear:
                 continue  # not yet: it will be told when it is there to hear
             if not await self._exchanges.take(order.order_id):
                 continue
             if order.kind == "cancel":
                 held.scope.cancel()
-                continue
-            held.live.record.note("steered", order.text)
-            with suppress(CliEnded):
-                await held.live.steer(order.text)
+            elif await _heard(held.live, order.text):
+                held.live.record.note("steered", order.text)
+            else:
+                await self._exchanges.put_back(order.order_id)
+
+
+async def _heard(live: LiveRun, text: str) -> bool:
+    try:
+        return await live.steer(text)
+    except CliEnded:
+        return False

@@ -14,7 +14,7 @@ from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.stage import Stage
-from orchestrator.gateway.model import ModelAccess
+from orchestrator.gateway.model_access import ModelAccess
 from orchestrator.plan import Plan
 from orchestrator.runners.signs import TurnEnded
 
@@ -71,12 +71,15 @@ async def converse(live: LiveRun, stage: Stage) -> None:
 
 
 async def _verdict(conversation: Conversation, outcome: Outcome) -> TurnEnded:
-    """The end of the turn; an interruption that was only to say something is not one."""
+    """The end of the turn; one that ended while something was being said is not the last."""
     while True:
         ended = await conversation.turn()
-        if not (ended.interrupted and outcome.steered):
+        if outcome.steered:  # the next turn is the answer to what was said
+            outcome.steered -= 1
+        elif ended.interrupted and outcome.nudged:
+            outcome.nudged = False
+        else:
             return ended
-        outcome.steered -= 1  # the next turn is the answer to what was said
         outcome.attempts += 1
 
 
@@ -132,15 +135,14 @@ _MESSAGES: dict[str, str] = {
 
 async def keep_time(live: LiveRun, conversation: Conversation) -> None:
     """A soft deadline first: interrupt and ask for what there is; then interrupt for good."""
-    total, clock, outcome = live.plan.timeout_seconds, live.clock, live.outcome
+    total, clock = live.plan.timeout_seconds, live.clock
     nudge_at = total - min(NUDGE_SECONDS, NUDGE_SHARE * total)
     last_call_at = total - min(LAST_CALL_SECONDS, LAST_CALL_SHARE * total)
     try:
         await clock.until(nudge_at)
         await conversation.at_work.wait()  # an interrupt before the first turn stops nothing
         live.record.note("nudged", f"{total - nudge_at:.0f} s are left")
-        outcome.hurried = True
-        await live.steer(NUDGE)
+        await live.hurry(NUDGE)
         await clock.until(last_call_at)
         live.record.note("interrupted", "time is up")
         await conversation.interrupt()

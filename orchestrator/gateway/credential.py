@@ -9,7 +9,7 @@ from pydantic import ConfigDict, SecretStr
 
 from orchestrator.domain import Frozen
 from orchestrator.errors import OperatorError
-from orchestrator.gateway.http_server import Headers
+from orchestrator.gateway.headers import Headers
 from orchestrator.settings import Settings
 
 OAUTH_BETA = "oauth-2025-04-20"

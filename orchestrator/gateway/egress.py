@@ -22,18 +22,11 @@ from orchestrator.domain.container import MIB
 from orchestrator.errors import WireLost
 from orchestrator.gateway.dial import Denied, Dialer, Dialled, Unreachable, is_own
 from orchestrator.gateway.egress_rules import EgressRules, Verdict
-from orchestrator.gateway.forward import (
-    CLIENT_GONE,
-    Filter,
-    Head,
-    Outgoing,
-    forward,
-    passed_on,
-    read_head,
-    splice,
-)
-from orchestrator.gateway.http_server import READ_BYTES, ByteStream, Headers
-from orchestrator.gateway.model import DENIED
+from orchestrator.gateway.forward import Filter, Outgoing, forward, passed_on
+from orchestrator.gateway.headers import DENIED, Headers
+from orchestrator.gateway.http_server import CLIENT_GONE, READ_BYTES, ByteStream
+from orchestrator.gateway.request_head import Head, read_head
+from orchestrator.gateway.tunnel import splice
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ each connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,13 +16,15 @@ import h11
 
 from orchestrator.errors import WireLost
 from orchestrator.gateway.dial import Unreachable
-from orchestrator.gateway.http_server import HEAD_BYTES, READ_BYTES, ByteStream, Headers
-
-HEAD_SECONDS = 10.0
-"""From the first byte of a request's head to its last."""
-
-FIRST_BYTE_SECONDS = 60.0
-"""For a connection to be used at all."""
+from orchestrator.gateway.headers import Headers, as_bytes, as_text, end_to_end, first_value
+from orchestrator.gateway.http_server import (
+    CLIENT_GONE,
+    HEAD_BYTES,
+    PIECE_BYTES,
+    READ_BYTES,
+    ByteStream,
+)
+from orchestrator.gateway.request_head import Head
 
 IDLE_SECONDS = 300.0
 """Without a byte in either direction."""
@@ -31,28 +32,11 @@ IDLE_SECONDS = 300.0
 MOVED_SECONDS = 1.0
 """How exactly that is measured: moving a deadline with every piece costs more than the piece."""
 
-ANSWER_SECONDS = 10.0
-"""For a client to take a short answer of ours."""
-
 EARLY_BYTES = 64 * 1024
 """What a client may send after its request. It is thrown away, and more is not read."""
 
-PIECE_BYTES = 256 * 1024
-"""Of a body, at once: what a socket is read by. Cutting that up costs more than passing it on."""
-
 MAX_INFORMATIONAL = 16
 """Answers before the answer, such as 103."""
-
-CLIENT_GONE = 499
-"""The status of a request whose client did not wait for the answer."""
-
-HOP_BY_HOP = frozenset(
-    (
-        *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect"),
-        *("host", "content-length", "http2-settings"),
-    )
-)
-"""Said to us and not to the next; what of it is needed is set anew."""
 
 FRAMING = ("content-length", "transfer-encoding")
 
@@ -103,89 +87,19 @@ class Forwarded:
     """The answer was passed on to its end."""
 
 
-class Head:
-    """The head of a request, whose body is still to come and whose answer is still to be given."""
-
-    def __init__(self, client: ByteStream, http: h11.Connection, request: h11.Request) -> None:
-        self.client = client
-        self.http = http
-        self.method = request.method.decode("latin-1")
-        self.target = request.target.decode("latin-1")
-        """As it came: a path, a whole URL, or host:port."""
-        self.headers: Headers = _texts(request.headers)
-        """Names in lower case."""
-        self.answered = False
-        """An answer has begun; there cannot be another."""
-
-    def __repr__(self) -> str:
-        # Headers carry credentials, a target whatever somebody put there.
-        return f"Head({self.method})"
-
-    def header(self, name: str) -> str:
-        """The first header of that name, or an empty text."""
-        return next((value for key, value in self.headers if key == name), "")
-
-    @property
-    def has_body(self) -> bool:
-        return bool(self.header("transfer-encoding") or self.header("content-length").strip("0"))
-
-    @property
-    def early(self) -> bytes:
-        """What came after the head: of CONNECT, the first bytes for the tunnel."""
-        return bytes(self.http.trailing_data[0])
-
-    async def answer(
-        self, status: int, text: str, *, reason: str = "", headers: Headers = ()
-    ) -> None:
-        """A short answer of ours instead of somebody's, and the last one here."""
-        if not self.answered:
-            self.answered = True
-            await _send_short(self.client, _short(self.http, status, text, reason, headers))
-
-
-async def read_head(client: ByteStream) -> Head | None:
-    """The head of the next request; None when there is none.
-
-    Whoever sends something else has been told so. Of two lengths for one body neither is believed.
-    """
-    http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-    event: object = None
-    try:
-        with anyio.move_on_after(FIRST_BYTE_SECONDS) as waiting:
-            http.receive_data(await client.read(READ_BYTES))
-            waiting.deadline = anyio.current_time() + HEAD_SECONDS
-            event = await _head(http, client)
-        if waiting.cancelled_caught and http.trailing_data[0]:
-            await _refuse(client, http, 408, f"a head takes at most {HEAD_SECONDS:.0f} s")
-    except h11.RemoteProtocolError as exc:
-        await _refuse(client, http, exc.error_status_hint, "malformed request")
-    except (OSError, WireLost):
-        return None
-    if not isinstance(event, h11.Request):
-        return None
-    names = [name for name, _ in event.headers]
-    if event.http_version not in (b"1.0", b"1.1"):
-        await _refuse(client, http, 505, "only HTTP/1.1 is spoken here")
-    elif b"content-length" in names and b"transfer-encoding" in names:
-        await _refuse(client, http, 400, "a body has one length")
-    elif names.count(b"host") > 1:
-        await _refuse(client, http, 400, "a request is for one host")
-    else:
-        return Head(client, http, event)
-    return None
-
-
-def passed_on(headers: Headers, host: str, dropped: frozenset[str] = frozenset()) -> Headers:
+def passed_on(
+    headers: Headers,
+    host: str,
+    dropped: frozenset[str] = frozenset(),
+    prefixes: tuple[str, ...] = (),
+) -> Headers:
     """Headers for the next one: end to end ones only, its own name, nothing about proxies."""
-    return (("host", host), *_end_to_end(headers, dropped), ("connection", "close"))
-
-
-def unchanged(status: int, headers: Headers) -> tuple[Headers, Filter | None]:  # noqa: ARG001
-    return headers, None
+    kept = end_to_end(headers, dropped, prefixes)
+    return (("host", host), *kept, ("connection", "close"))
 
 
 async def forward(
-    head: Head, upstream: ByteStream, request: Outgoing, *, rewrite: Rewrite = unchanged
+    head: Head, upstream: ByteStream, request: Outgoing, *, rewrite: Rewrite
 ) -> Forwarded:
     """Send a request on, body and all, and pass the answer back.
 
@@ -194,32 +108,6 @@ async def forward(
     caller closes the upstream.
     """
     return await _Exchange(head, upstream, rewrite).run(request)
-
-
-async def splice(client: ByteStream, upstream: ByteStream, early: bytes = b"") -> None:
-    """Bytes both ways until both sides have ended, one has gone, or nothing moves any more."""
-
-    async def copy(source: ByteStream, target: ByteStream, first: bytes = b"") -> None:
-        try:
-            if first:
-                await target.write(first)
-            while data := await source.read(PIECE_BYTES):
-                both.deadline = anyio.current_time() + IDLE_SECONDS
-                await target.write(data)
-            target.end()
-        except (OSError, WireLost):
-            broken.append(source)
-            both.cancel()
-
-    broken: list[ByteStream] = []
-    async with anyio.create_task_group() as tasks:
-        both = tasks.cancel_scope
-        both.deadline = anyio.current_time() + IDLE_SECONDS
-        tasks.start_soon(copy, client, upstream, early)
-        await copy(upstream, client)
-    if broken or both.cancelled_caught:
-        client.reset()
-        upstream.reset()
 
 
 class _ClientGone(Exception):
@@ -241,7 +129,7 @@ class _Exchange:
         self._last_moved = -MOVED_SECONDS
 
     async def run(self, request: Outgoing) -> Forwarded:
-        first = self._first(request)
+        first = self._request_head(request)
         problem, whole = "", False
         async with anyio.create_task_group() as tasks:
             self._scope = tasks.cancel_scope
@@ -264,8 +152,9 @@ class _Exchange:
             self._client.reset()
             return Forwarded(CLIENT_GONE, whole=False)
         if not self._head.answered:
-            idle = f"it said nothing for {IDLE_SECONDS:.0f} s"
-            raise Unreachable(f"no answer from {_host(request)} ({problem or idle})")
+            host = first_value(request.headers, "host")
+            why = problem or f"it said nothing for {IDLE_SECONDS:.0f} s"
+            raise Unreachable(f"no answer from {host} ({why})")
         self._client.reset()
         return Forwarded(self._status, whole=False)
 
@@ -277,10 +166,10 @@ class _Exchange:
 
     # Out
 
-    def _first(self, request: Outgoing) -> bytes:
+    def _request_head(self, request: Outgoing) -> bytes:
         """The request's head, with the framing that the client chose."""
         framing = [pair for pair in self._head.headers if pair[0] in FRAMING]
-        headers = _bytes((*request.headers, *framing))
+        headers = as_bytes((*request.headers, *framing))
         try:
             return self._far.send(
                 h11.Request(method=request.method, target=request.target, headers=headers)
@@ -339,26 +228,7 @@ class _Exchange:
     # In
 
     async def _pass_answer(self) -> None:
-        event: object = None
-        for _ in range(MAX_INFORMATIONAL):
-            event = await _next(self._far, self._upstream)
-            if not isinstance(event, h11.InformationalResponse):
-                break
-        if not isinstance(event, h11.Response):
-            raise h11.RemoteProtocolError("no answer")
-        self._moved()
-        came = _end_to_end(_texts(event.headers))
-        headers, through = self._rewrite(event.status_code, came)
-        same_size = through is None or getattr(through, "keeps_length", False)
-        sizes = _sizes(event) if same_size else []
-        answer = h11.Response(
-            status_code=event.status_code,
-            headers=[*_bytes(_end_to_end(headers)), *sizes, (b"connection", b"close")],
-            reason=event.reason if through is None else b"",  # no filter has seen that one
-        )
-        self._status = event.status_code
-        self._head.answered = True
-        self._pending += self._near.send(answer)
+        through = self._pass_head(await self._answer_head())
         while not isinstance(event := await self._more(), h11.EndOfMessage):
             if not isinstance(event, h11.Data):
                 raise h11.RemoteProtocolError("it broke off")
@@ -367,6 +237,31 @@ class _Exchange:
         self._keep(through.finish() if through else b"")
         self._pending += self._near.send(h11.EndOfMessage()) or b""
         await self._tell(self._pending)
+
+    async def _answer_head(self) -> h11.Response:
+        for _ in range(MAX_INFORMATIONAL):
+            event = await _next(self._far, self._upstream)
+            if isinstance(event, h11.Response):
+                self._moved()
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                break
+        raise h11.RemoteProtocolError("no answer")
+
+    def _pass_head(self, came: h11.Response) -> Filter | None:
+        """Begin the client's answer; what its body is to go through."""
+        headers, through = self._rewrite(came.status_code, end_to_end(as_text(came.headers)))
+        same_size = through is None or getattr(through, "keeps_length", False)
+        sizes = _sizes(came) if same_size else []
+        answer = h11.Response(
+            status_code=came.status_code,
+            headers=[*as_bytes(end_to_end(headers)), *sizes, (b"connection", b"close")],
+            reason=came.reason if through is None else b"",  # no filter has seen that one
+        )
+        self._status = came.status_code
+        self._head.answered = True
+        self._pending += self._near.send(answer)
+        return through
 
     def _keep(self, data: bytes) -> None:
         if data:
@@ -395,68 +290,8 @@ async def _next(http: h11.Connection, stream: ByteStream) -> object:
     return event
 
 
-async def _head(http: h11.Connection, client: ByteStream) -> object:
-    """The same for a head, of which no more is read than it may have."""
-    size = len(http.trailing_data[0])
-    while (event := http.next_event()) is h11.NEED_DATA:
-        if size >= HEAD_BYTES:
-            raise h11.RemoteProtocolError("a head that is too long", error_status_hint=431)
-        data = await client.read(min(READ_BYTES, HEAD_BYTES - size))
-        size += len(data)
-        http.receive_data(data)
-    return event
-
-
-def _end_to_end(headers: Headers, dropped: frozenset[str] = frozenset()) -> Headers:
-    named = [value for key, value in headers if key == "connection"]
-    hops = {name.strip().lower() for value in named for name in value.split(",")}
-    hops |= HOP_BY_HOP | dropped
-    return tuple(
-        (key, value) for key, value in headers if key not in hops and not key.startswith("proxy-")
-    )
-
-
-async def _refuse(client: ByteStream, http: h11.Connection, status: int, why: str) -> None:
-    if http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-        await _send_short(client, _short(http, status, why))
-
-
-def _short(
-    http: h11.Connection, status: int, text: str, reason: str = "", headers: Headers = ()
-) -> bytes:
-    body = f"{text}\n".encode()
-    shown = (
-        ("content-type", "text/plain; charset=utf-8"),
-        *headers,
-        ("content-length", str(len(body))),
-        ("connection", "close"),
-    )
-    phrase = reason.encode("ascii", "replace")
-    head = http.send(h11.Response(status_code=status, headers=_bytes(shown), reason=phrase))
-    with suppress(h11.LocalProtocolError):  # nobody asked for a body: HEAD
-        return head + (http.send(h11.Data(data=body)) or b"")
-    return head
-
-
-async def _send_short(client: ByteStream, data: bytes) -> None:
-    with suppress(OSError, WireLost), anyio.move_on_after(ANSWER_SECONDS):
-        await client.write(data)
-
-
 def _sizes(answer: h11.Response) -> list[tuple[bytes, bytes]]:
     """Its content-length, where that is what its body is measured by."""
     if any(name == b"transfer-encoding" for name, _ in answer.headers):
         return []
     return [pair for pair in answer.headers if pair[0] == b"content-length"]
-
-
-def _texts(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
-
-
-def _bytes(headers: Headers) -> list[tuple[bytes, bytes]]:
-    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-
-
-def _host(request: Outgoing) -> str:
-    return next((value for key, value in request.headers if key == "host"), "the host")

@@ -16,6 +16,7 @@ import anyio
 import h11
 
 from orchestrator.errors import WireLost
+from orchestrator.gateway.headers import Headers, as_text, first_value
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +43,15 @@ CLOSE_SECONDS = 10.0
 
 READ_BYTES = 64 * 1024
 
+PIECE_BYTES = 256 * 1024
+"""Of a body that is passed on, at once: what a socket is read by. Cutting that up costs more than
+passing it on."""
+
+CLIENT_GONE = 499
+"""The status of a request whose client did not wait for the answer."""
+
 MAX_PIECES = 100_000
 """Chunks of one body. Smaller ones than a few hundred bytes are there to keep us busy."""
-
-Headers = tuple[tuple[str, str], ...]
-"""Names in lower case."""
 
 
 class ByteStream(Protocol):
@@ -87,7 +92,7 @@ class Request:
 
     def header(self, name: str) -> str:
         """The first header of that name, or an empty text."""
-        return next((value for key, value in self.headers if key == name), "")
+        return first_value(self.headers, name)
 
     def __repr__(self) -> str:
         # Headers carry credentials, a body whatever somebody said.
@@ -197,9 +202,7 @@ class _Connection:
             raise _Refused(408, f"the request's head took longer than {HEAD_SECONDS:.0f} s")
         if head is None:
             return None
-        headers = tuple(
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers
-        )
+        headers = as_text(head.headers)
         if head.http_version not in (b"1.0", b"1.1"):
             raise _Refused(505, "only HTTP/1.1 is spoken here")
         names = {name for name, _ in headers}

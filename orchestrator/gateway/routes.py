@@ -24,18 +24,10 @@ from orchestrator.domain.agent import Secret
 from orchestrator.domain.container import ROUTES_URL
 from orchestrator.errors import AuthorError, OperatorError
 from orchestrator.gateway.dial import Addresses, Denied, Dialer, Unreachable
-from orchestrator.gateway.forward import (
-    CLIENT_GONE,
-    HOP_BY_HOP,
-    Filter,
-    Head,
-    Outgoing,
-    forward,
-    passed_on,
-    read_head,
-)
-from orchestrator.gateway.http_server import READ_BYTES, ByteStream, Headers
-from orchestrator.gateway.model import DENIED
+from orchestrator.gateway.forward import Filter, Outgoing, forward, passed_on
+from orchestrator.gateway.headers import DENIED, HOP_BY_HOP, Headers
+from orchestrator.gateway.http_server import CLIENT_GONE, READ_BYTES, ByteStream
+from orchestrator.gateway.request_head import Head, read_head
 from orchestrator.gateway.route_rules import (
     FINAL,
     HTTPS_PORT,
@@ -193,9 +185,9 @@ class RouteAccess:
     async def _forward(self, head: Head, route: Route, exchange: _Exchange) -> int:
         host, port = address_of(route.host)
         name, value = self._headers[route.secret.name]
-        forged = {key for key, _ in head.headers if key.startswith(DROPPED_PREFIXES)}
+        dropped = DROPPED_HEADERS | {name}
         headers = (
-            *passed_on(head.headers, _authority(host, port), DROPPED_HEADERS | forged | {name}),
+            *passed_on(head.headers, _authority(host, port), dropped, DROPPED_PREFIXES),
             ("accept-encoding", "identity"),
             (name, value.get_secret_value()),
         )

@@ -27,7 +27,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.agent import AgentSpec, Host, Name, Secret
 from orchestrator.errors import OperatorError
 from orchestrator.redaction import MIN_SECRET, Redactor
-from orchestrator.settings import CREDENTIALS, SECRET_PREFIX, Settings, secret_environment
+from orchestrator.settings import CREDENTIALS, SECRET_PREFIX
 
 FILE_BYTES = 1024 * 1024
 """The longest secrets file that is read."""
@@ -158,11 +158,6 @@ class SecretStore:
         }
         known = [other.get_secret_value() for other in others]
         return await _printed(name, entry.command, inherited, self._file.parent, known)
-
-
-def open_secret_store(settings: Settings, environ: Mapping[str, str] | None = None) -> SecretStore:
-    """Settings -> where secrets are kept."""
-    return SecretStore(settings.secrets_file, secret_environment() if environ is None else environ)
 
 
 def variable_of(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from orchestrator.errors import OperatorError
-from orchestrator.gateway.http_server import Headers
+from orchestrator.gateway.headers import Headers, as_bytes
 
 if TYPE_CHECKING:
     import httpx
@@ -86,7 +86,7 @@ class HttpUpstream:
             sent = client.build_request(
                 request.method,
                 self._base + request.target,
-                headers=[(k.encode("latin-1"), v.encode("latin-1")) for k, v in request.headers],
+                headers=as_bytes(request.headers),
                 content=request.body,
             )
             response = await client.send(sent, stream=True)

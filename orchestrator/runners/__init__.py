@@ -1,1 +1,1 @@
-"""All we know of an agent CLI, one file each: what to launch, and what its bytes mean. Pure."""
+"""All we know of an agent CLI: what to launch, what to write to it, what its bytes mean. Pure."""

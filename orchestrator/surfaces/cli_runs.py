@@ -259,11 +259,13 @@ async def open_book() -> AsyncIterator[TaskBook]:
     from orchestrator.engine.store import Store
     from orchestrator.engine.task_book import TaskBook
     from orchestrator.settings import read_settings
+    from orchestrator.workspace.kept import CHANGES, Kept
 
     folder = read_settings().state_dir
     store = Store(folder / "runs.sqlite")
+    recall = Kept(folder / CHANGES).recall
     try:
-        book = TaskBook(store, Exchanges(store), News(), Owner(folder).alive)
+        book = TaskBook(store, Exchanges(store), News(), Owner(folder).alive, recall)
         await book.settle()
         yield book
     finally:

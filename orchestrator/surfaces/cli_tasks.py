@@ -102,7 +102,7 @@ def reject(
 
 def cancel(run_id: Run, *, as_json: Json = False) -> None:
     """End a run, wherever it runs; its container is gone by then."""
-    view = _on_book(lambda book: book.cancel(run_id, None))
+    view = _on_book(lambda book: book.cancel(run_id, None, seconds=math.inf))
     document = view.model_dump(mode="json")
     _say(as_json, document, _ended_line(view))
 

@@ -83,17 +83,18 @@ def told(tool: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R | t.CallToo
 def run_answer(view: TaskView) -> t.CallToolResult:
     """The answer of the agent if there is one; otherwise where the run stands."""
     if view.result is not None:
-        return result_answer(view.result)
+        return result_answer(view.result, view.unheard)
     return plain("\n".join(_standing(view)), document(view))
 
 
-def result_answer(result: RunResult) -> t.CallToolResult:
+def result_answer(result: RunResult, unheard: Sequence[str] = ()) -> t.CallToolResult:
     """The envelope as structured content; the text is for clients that show only that."""
-    envelope = result.model_dump(mode="json")
+    envelope = _envelope(result, unheard)
+    late = [f"It ended before it heard this; tell it again: {text}" for text in unheard]
     if result.status == "completed":
-        content = [_text(said) for said in (_said(result), *_notes(result))]
+        content = [_text(said) for said in (_said(result), *_notes(result), *late)]
         return t.CallToolResult(content=content, structured_content=envelope)
-    content = [_text("\n".join(_failure(result)))]
+    content = [_text("\n".join((*_failure(result), *late)))]
     return t.CallToolResult(content=content, structured_content=envelope, is_error=True)
 
 
@@ -101,7 +102,7 @@ def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dic
     """A run for programs; a brief one has no patch and no log, a whole one is nowhere cut."""
     if view.result is not None:
         left_out = {"patch", "log_tail"} if brief else None
-        return view.result.model_dump(mode="json", exclude=left_out)
+        return _envelope(view.result, view.unheard, left_out)
     said: dict[str, object] = {
         "run_id": view.run_id,
         "agent": view.agent,
@@ -118,12 +119,19 @@ def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dic
             {
                 "call_id": each.call_id,
                 "tool": each.tool,
-                "input": each.input if whole else _shown(each),
+                "input": each.input if whole else shown_input(each),
                 "deadline": each.deadline,
             }
             for each in view.approvals
         ]
     return {**said, "next": next_step(view)} if view.status not in FINAL else said
+
+
+def _envelope(
+    result: RunResult, unheard: Sequence[str], left_out: set[str] | None = None
+) -> dict[str, object]:
+    envelope = result.model_dump(mode="json", exclude=left_out)
+    return {**envelope, "unheard": list(unheard)} if unheard else envelope
 
 
 def details(view: TaskView) -> dict[str, object]:
@@ -162,12 +170,12 @@ def _standing(view: TaskView) -> Iterator[str]:
         yield f"It asks ({question.message_id}):"
         yield from (f"> {line}" for line in visible(question.question).splitlines())
     for call in view.approvals:
-        wanted = visible(_json(_shown(call)))
+        wanted = visible(_json(shown_input(call)))
         yield f"It wants to use {visible(call.tool)} ({call.call_id}): {wanted}"
     yield f"Next: {next_step(view)}."
 
 
-def _shown(call: Approval) -> dict[str, object]:
+def shown_input(call: Approval) -> dict[str, object]:
     """What an agent wants to do. Nobody should approve what he has not seen: a cut is told."""
     said = _json(call.input)
     if len(said) <= INPUT_CHARS:

@@ -144,7 +144,7 @@ class Compatibility:
         async def get_subagent_logs(runId: str) -> t.CallToolResult:  # noqa: N803 the same
             """Tell what happened in a run."""
             view = await self._tasks.view(runId, self._who_calls())
-            events = (await self._service.store.events(runId))[-LOG_EVENTS:]
+            events = await self._service.store.events(runId, limit=LOG_EVENTS, last=True)
             lines = [plain_line(each.at - view.created, each.kind, each.text) for each in events]
             return plain("\n".join(lines))
 

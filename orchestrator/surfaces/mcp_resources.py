@@ -61,7 +61,7 @@ class RunResources:
                 await self._tasks.view(run_id, self._who_calls())
             except RunNotFound as exc:
                 raise ResourceNotFoundError(str(exc)) from exc
-            events = (await self._service.store.events(run_id))[-LOG_EVENTS:]
+            events = await self._service.store.events(run_id, limit=LOG_EVENTS, last=True)
             return "\n".join(event.model_dump_json(exclude={"run_id"}) for event in events)
 
         low = server._lowlevel_server  # noqa: SLF001 its public face has no way for older clients

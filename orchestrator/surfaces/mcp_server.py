@@ -34,6 +34,7 @@ from orchestrator.surfaces.mcp_compat import Compatibility
 from orchestrator.surfaces.mcp_dynamic import dynamic_tool
 from orchestrator.surfaces.mcp_notices import ChangeNotices, RunNotices
 from orchestrator.surfaces.mcp_resources import RunResources
+from orchestrator.surfaces.mcp_task_extension import TaskExtension
 from orchestrator.surfaces.mcp_tasks import BIG, task_tools
 from orchestrator.surfaces.mcp_waiting import Waiting
 from orchestrator.workspace.apply import Applied
@@ -59,6 +60,7 @@ def build_server(
     runs = RunResources(service, tasks, who_calls, RunNotices(service, bus))
     waiting = Waiting(service, tasks, settings.window_seconds)
     compat = Compatibility(service, tasks, who_calls) if settings.compatibility else None
+    extension = TaskExtension(tasks, who_calls, settings.keep_days)
     tools = [
         *_tools(service, waiting, who_calls),
         *task_tools(service, tasks, waiting, who_calls),
@@ -72,10 +74,12 @@ def build_server(
         log_level="WARNING",
         tools=tools if compat is None else compat.added_to(tools),
         subscriptions=bus,
+        extensions=[extension],
         middleware=[
             agents.remember,
             _describe_agents(service, who_calls),
             runs.serve,
+            extension.serve,
             *([compat.serve] if compat is not None else []),
         ],
         **auth,

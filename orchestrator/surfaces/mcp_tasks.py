@@ -11,7 +11,7 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from orchestrator.domain.events import Event
-from orchestrator.domain.result import RunStatus
+from orchestrator.domain.result import FINAL, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
@@ -202,6 +202,8 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         """End a task; what it had done is kept."""
         view = await tasks.cancel(task_id, who_calls())
         said = f"{view.agent} {view.run_id}: {view.status}"
+        if view.status not in FINAL:
+            said += "; it is about to end, and wait_for_tasks tells when it has"
         return plain(said, details(view))
 
     return {"get_task_details": get_task_details, "get_logs": get_logs, "cancel_task": cancel_task}
@@ -212,7 +214,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
         begun = await waiting.begin(ctx, who_calls())
         if not wait:
             begun.at_most(0)
-        found = await waiting.follow(begun, [run_id])
+        found = await waiting.follow(begun, begun.runs or [run_id])
         return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
 
     @told

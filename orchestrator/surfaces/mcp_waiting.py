@@ -18,7 +18,6 @@ import anyio
 import mcp.types as t
 from mcp import MCPError
 from mcp.server.mcpserver import Context
-from pydantic import BaseModel, Field
 
 from orchestrator.access import Wish
 from orchestrator.domain import Frozen
@@ -28,10 +27,10 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks import Tasks, TaskView, Until
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import OrchestratorError, RunRefused
 from orchestrator.surfaces.client_window import window_seconds
-from orchestrator.surfaces.event_lines import visible
 from orchestrator.surfaces.mcp_answers import LINE_CHARS, run_answer
+from orchestrator.surfaces.mcp_forms import PersonsAnswer, can_ask, question_form, question_words
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +42,12 @@ LOOK_SECONDS = 0.3
 
 QUEUED_LINES = 1000
 """Of progress; who does not keep up misses some, not the answer."""
+
+NOT_READY = (
+    "nothing was started, since what it needs takes longer than you can wait: the agent image is "
+    "being built, or a secret's command does not answer. Call again in a minute; `orchestrator "
+    "images build` shows how far it is"
+)
 
 HANDSHAKE_ERA = "2026"
 """Versions below take requests of ours in the middle of a call; later ones are called again."""
@@ -60,12 +65,6 @@ Start = Callable[[Listener], Awaitable[list[str]]]
 T = TypeVar("T")
 
 
-class PersonsAnswer(BaseModel):
-    """The form that a person sees."""
-
-    answer: str = Field(description="What the agent is told")
-
-
 class Round(Frozen):
     """What a call carries over to the one that follows it, with a person's answer."""
 
@@ -81,6 +80,8 @@ class Wait:
     ctx: Call
     caller: str
     deadline: float
+    gives_up: float
+    """When its client does, however little we are to wait."""
     runs: tuple[str, ...] = ()
     """Those that an earlier round of this call was about."""
     declined: set[str] = field(default_factory=set)
@@ -108,7 +109,8 @@ class Waiting:
         client = ctx.session.client_params
         name = client.client_info.name if client is not None else ""
         seconds = window_seconds(name, self._override)
-        wait = Wait(ctx, caller, anyio.current_time() + seconds)
+        deadline = anyio.current_time() + seconds
+        wait = Wait(ctx, caller, deadline, gives_up=deadline)
         if ctx.request_state is not None:
             asked = Round.model_validate_json(ctx.request_state)
             wait.runs = asked.runs
@@ -158,7 +160,10 @@ class Waiting:
 
         async def look() -> tuple[TaskView, ...]:
             if first is not None:
-                await first()
+                with anyio.move_on_after(wait.gives_up - anyio.current_time()):
+                    await first()
+                if not runs:
+                    raise RunRefused(NOT_READY)
             return await self._tasks.wait(runs, wait.caller, seconds=wait.left, until=until)
 
         with lines or Lines(f"waiting for {' '.join(runs)}") as shown:
@@ -188,7 +193,7 @@ class Waiting:
     # Questions for a person
 
     def _for_a_person(self, wait: Wait, views: Sequence[TaskView]) -> Question | None:
-        if not (wait.left and _can_ask(wait.ctx)):
+        if not (wait.left and can_ask(wait.ctx.client_capabilities)):
             return None
         agents = self._service.agents.current().agents
         for view in views:
@@ -207,7 +212,7 @@ class Waiting:
             group.start_soon(self._until_answered, question, group.cancel_scope)
             with anyio.move_on_after(wait.left), suppress(MCPError):
                 response = await wait.ctx.session.elicit_form(
-                    _words(question),
+                    question_words(question),
                     PersonsAnswer.model_json_schema(),
                     related_request_id=wait.ctx.request_id,
                 )
@@ -238,27 +243,12 @@ class Waiting:
             log.info("a person's answer is not used: %s", exc)
 
 
-def _can_ask(ctx: Call) -> bool:
-    """Whether the client can show a form; {} is all that older ones say."""
-    capabilities = ctx.client_capabilities
-    elicitation = capabilities.elicitation if capabilities is not None else None
-    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
-
-
 def _to_be_asked(question: Question, runs: Sequence[str]) -> t.InputRequiredResult:
     state = Round(runs=tuple(runs), run_id=question.run_id, message_id=question.message_id)
-    params = t.ElicitRequestFormParams(
-        message=_words(question), requested_schema=PersonsAnswer.model_json_schema()
-    )
     return t.InputRequiredResult(
-        input_requests={question.message_id: t.ElicitRequest(params=params)},
+        input_requests={question.message_id: question_form(question)},
         request_state=state.model_dump_json(),
     )
-
-
-def _words(question: Question) -> str:
-    """An agent may write anything: a person should see who speaks."""
-    return f"A subagent (run {question.run_id}) asks:\n\n{visible(question.question)}"
 
 
 class Lines:

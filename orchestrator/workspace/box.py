@@ -32,6 +32,15 @@ MAX_STDERR = 4096
 FULL = 28
 """What the program inside exits with when the disk is full."""
 
+GENTLY = (
+    *("sh", "-c", '{ echo 1000 > /proc/self/oom_score_adj; } 2> /dev/null; exec nice -n 19 "$@"'),
+    "gently",
+)
+"""Before the name of a program: it waits for others, and is the first to go if memory runs out."""
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where the warden finds programs, unless it is told otherwise; `nice` has to be told."""
+
 Chunks = Generator[bytes, None, None]
 
 
@@ -61,6 +70,20 @@ class Box(Protocol):
 
     def spawn(self, launch: Launch) -> AbstractAsyncContextManager[Program]: ...
     async def kill_all(self) -> None: ...
+
+
+class Gentle:
+    """A box in which an agent is at work that must not be disturbed."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+
+    def spawn(self, launch: Launch) -> AbstractAsyncContextManager[Program]:
+        after_others = {"argv": (*GENTLY, *launch.argv), "env": {"PATH": PATH, **launch.env}}
+        return self._box.spawn(launch.model_copy(update=after_others))
+
+    async def kill_all(self) -> None:
+        """Nobody."""
 
 
 class Odd(Exception):

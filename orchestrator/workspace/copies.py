@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from orchestrator.domain.container import MIB, WORKSPACE, Launch
 from orchestrator.errors import CopyFailed
-from orchestrator.workspace.box import Box, Chunks, Odd, Reader, nothing, program, talk
+from orchestrator.workspace.box import Box, Chunks, Gentle, Odd, Reader, nothing, program, talk
 from orchestrator.workspace.changes import OBJECTS, Changes, make_folder, save_changes
 from orchestrator.workspace.git_dir import Allowed
 from orchestrator.workspace.listing import MAX_CHANGES, Listing
@@ -19,6 +19,7 @@ from orchestrator.workspace.objects import Objects
 from orchestrator.workspace.pack import BATCH, record, sentences
 from orchestrator.workspace.patch import PATCH_SECONDS, TIDY_SECONDS, make_patch, no_input
 from orchestrator.workspace.paths import MARKER
+from orchestrator.workspace.plain_patch import write_plain_patch
 from orchestrator.workspace.tree import Snapshot, TreeCopy, nowhere
 
 COPY_SECONDS = 600.0
@@ -41,6 +42,12 @@ COLLECT_SECONDS = (
 
 MARKER_SECONDS = 10.0
 """For a copy to be known again."""
+
+LOOK_SECONDS = 60.0
+"""For a look at when a copy has changed last."""
+
+TICK_SECONDS = 1.0
+"""Clocks of file systems, and ours, differ by less."""
 
 
 async def copy_in(
@@ -93,6 +100,26 @@ async def is_there(box: Box, snapshot: Snapshot, *, target: str = WORKSPACE) -> 
     return bool(snapshot.marker) and b"".join(parts) == snapshot.marker
 
 
+async def is_untouched(box: Box, seconds: float, *, target: str = WORKSPACE) -> bool:
+    """Whether nothing in the copy has changed for so long; no file is opened for it.
+
+    The kernel's clock counts, which an agent cannot set back as it can a file's time.
+    """
+    parts: list[bytes] = []
+
+    async def keep(reader: Reader) -> None:
+        await reader.all_of(parts, 1)
+
+    minutes = f"-{(seconds + TICK_SECONDS) / 60:.4f}"
+    look = Launch(argv=("find", target, "-cmin", minutes, "-printf", "x", "-quit"), cwd="/")
+    try:
+        with anyio.fail_after(LOOK_SECONDS):
+            await talk(Gentle(box), look, no_input(), keep)
+    except (CopyFailed, Odd, TimeoutError):
+        return False
+    return not parts
+
+
 async def collect(
     box: Box,
     snapshot: Snapshot,
@@ -104,11 +131,13 @@ async def collect(
 ) -> Changes:
     """What is different in the copy, kept in `folder`; first every process inside is killed.
 
-    With `at_work` they are left alone, what they are writing may be half written, and there is no
-    patch. CopyFailed if the container does not answer as it should; what it answers too much of,
-    or nonsense, is left out with a warning, and the changes are not complete.
+    With `at_work` they are left alone, what they are writing may be half written, and the patch is
+    a plainer one. CopyFailed if the container does not answer as it should; what it answers too
+    much of, or nonsense, is left out with a warning, and the changes are not complete.
     """
-    if not at_work:
+    if at_work:
+        box = Gentle(box)
+    else:
         with anyio.move_on_after(KILL_SECONDS) as limit:
             await box.kill_all()
         if limit.cancelled_caught:
@@ -117,8 +146,11 @@ async def collect(
         await anyio.to_thread.run_sync(make_folder, folder)
         changes = await _collected(box, snapshot, folder, limit_bytes, target, mend=not at_work)
         await anyio.to_thread.run_sync(save_changes, changes)
-        if not at_work and changes.complete and changes.changes:
-            changes = await make_patch(box, changes, target)
+        if changes.complete and changes.changes:
+            if at_work:
+                changes = await anyio.to_thread.run_sync(write_plain_patch, changes)
+            else:
+                changes = await make_patch(box, changes, target)
             await anyio.to_thread.run_sync(save_changes, changes)
     except OSError as exc:
         raise CopyFailed(f"the changes cannot be kept in {folder}: {exc.strerror}") from exc

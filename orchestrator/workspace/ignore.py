@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 from pathspec import GitIgnoreSpec
 
@@ -15,8 +16,12 @@ MAX_BYTES = 1024 * 1024
 class Ignore:
     """The rules of one tree, filled in as it is walked."""
 
-    def __init__(self) -> None:
-        self._rules: dict[str, GitIgnoreSpec] = {}
+    def __init__(self, rules: Mapping[str, Sequence[str]] | None = None) -> None:
+        self.rules: dict[str, list[str]] = {}
+        """The lines that count, by the directory whose they are."""
+        self._specs: dict[str, GitIgnoreSpec] = {}
+        for path, lines in (rules or {}).items():
+            self._take(path, list(lines))
 
     def enter(self, path: str, folder: int) -> None:
         """Take the rules of a directory, before anything in it is asked about."""
@@ -32,7 +37,11 @@ class Ignore:
             os.close(fd)
         lines = [line for line in text.splitlines() if _understood(line)]
         if lines:
-            self._rules[path] = GitIgnoreSpec.from_lines(lines)
+            self._take(path, lines)
+
+    def _take(self, path: str, lines: list[str]) -> None:
+        self.rules[path] = lines
+        self._specs[path] = GitIgnoreSpec.from_lines(lines)
 
     def ignored(self, path: str, *, folder: bool) -> bool:
         """Whether a path is left out whose parents are not."""
@@ -40,9 +49,9 @@ class Ignore:
         at = path
         while at:
             at = at.rpartition("/")[0]
-            rules = self._rules.get(at)
-            if rules is not None:
-                verdict = rules.check_file(asked[len(at) + 1 :] if at else asked).include
+            spec = self._specs.get(at)
+            if spec is not None:
+                verdict = spec.check_file(asked[len(at) + 1 :] if at else asked).include
                 if verdict is not None:
                     return verdict
         return False

@@ -50,7 +50,7 @@ DIFF = (
 )
 
 
-class _Unmade(Exception):
+class Unmade(Exception):
     """There will be no patch; says why."""
 
 
@@ -61,10 +61,14 @@ async def make_patch(box: Box, changes: Changes, scratch: str) -> Changes:
             size = await _make(box, changes, f"{scratch}/.orchestrator-{secrets.token_hex(8)}")
     except TimeoutError:
         why = f"git took longer than {PATCH_SECONDS:.0f} s"
-    except (_Unmade, Odd, OrchestratorError, OSError) as exc:
+    except (Unmade, Odd, OrchestratorError, OSError) as exc:
         why = str(exc)
     else:
         return changes.model_copy(update={"patch_bytes": size})
+    return without_patch(changes, why)
+
+
+def without_patch(changes: Changes, why: str) -> Changes:
     told = (*changes.warnings, f"there is no patch: {why}; the changed files are kept")
     return changes.model_copy(update={"warnings": told})
 
@@ -116,7 +120,7 @@ def no_input() -> Chunks:
 def import_stream(changes: Changes) -> Chunks:
     """Two commits for `git fast-import`: what was touched, as it was and as it is.
 
-    _Unmade if the workspace is not what the snapshot says any more: a patch against that would be
+    Unmade if the workspace is not what the snapshot says any more: a patch against that would be
     of no use.
     """
     buffer = bytearray()
@@ -135,7 +139,7 @@ def import_stream(changes: Changes) -> Chunks:
         for change in told:
             if _in_git(change.new):
                 yield from _add(
-                    buffer, change.path, change.new, partial(_open_new, changes, root, change)
+                    buffer, change.path, change.new, partial(open_new, changes, root, change)
                 )
     buffer += b"done\n"
     yield bytes(buffer)
@@ -145,7 +149,7 @@ def _in_git(state: State) -> bool:
     return state.kind in ("file", "symlink")  # git knows no directories
 
 
-def _open_new(changes: Changes, root: Root, change: Change) -> int:
+def open_new(changes: Changes, root: Root, change: Change) -> int:
     """The kept content; of a file whose mode alone has changed, the workspace's."""
     kept = changes.object_path(change.new.sha256)
     if change.new.sha256 == change.old.sha256 and not kept.exists():
@@ -164,7 +168,7 @@ def _add(buffer: bytearray, path: str, state: State, opener: Callable[[], int]) 
     try:
         fd = opener()
     except OSError as exc:
-        raise _Unmade(_moved(path)) from exc
+        raise Unmade(moved(path)) from exc
     try:
         while data := os.read(fd, BATCH):
             sha.update(data)
@@ -178,11 +182,11 @@ def _add(buffer: bytearray, path: str, state: State, opener: Callable[[], int]) 
     finally:
         os.close(fd)
     if (size, sha.hexdigest()) != (state.size, state.sha256):
-        raise _Unmade(_moved(path))
+        raise Unmade(moved(path))
     buffer += b"\n"
 
 
-def _moved(path: str) -> str:
+def moved(path: str) -> str:
     return f"{shown(path)} has changed in the workspace since it was copied"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gateway import forward
+from orchestrator.gateway import request_head
 from tests.attacks.canary import Canary
 from tests.attacks.mark import attack
 from tests.attacks.rig import Rig, connect, get, staged, status
@@ -258,7 +258,7 @@ async def test_a_flood_of_connections_hurts_nobody(
 async def test_half_a_request_does_not_wait_for_ever(
     harness: Harness, canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(request_head, "HEAD_SECONDS", 1.0)
     network = {"mode": "allow", "allow_private": [f"web.example:{canary.port}"]}
     request = get(f"http://web.example:{canary.port}/")
     code = f"""

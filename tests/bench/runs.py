@@ -31,7 +31,7 @@ from orchestrator.gateway.http_server import Request, Response
 from orchestrator.gateway.loopback import serve_on_loopback
 from orchestrator.gateway.scripted import Script, ScriptedServer
 from orchestrator.plan import Plan
-from orchestrator.runners import claude
+from orchestrator.runners.claude_input import user_message
 from orchestrator.settings import Settings, read_settings
 from orchestrator.surfaces.mcp_server import build_server
 from tests.bench.row import Row, Target, ratio_at_most
@@ -177,7 +177,7 @@ async def theirs(argv: list[str], model: Model) -> Times:
     run = partial(
         subprocess.run,
         argv,
-        input=claude.user_message(PROMPT),
+        input=user_message(PROMPT),
         stdout=subprocess.PIPE,
         check=True,
         timeout=COMMAND_SECONDS,

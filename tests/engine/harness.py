@@ -24,7 +24,7 @@ from orchestrator.engine.stage import WaitingStage
 from orchestrator.engine.staging import Staging
 from orchestrator.engine.store import Store
 from orchestrator.gateway.dial import Dialer
-from orchestrator.gateway.model import ModelService
+from orchestrator.gateway.model_service import ModelService
 from orchestrator.gateway.scripted import Script, ScriptedModel
 from orchestrator.gateway.secret_store import SecretStore
 

@@ -102,3 +102,16 @@ async def test_nothing_is_spent_before_the_run_or_after_it() -> None:
         await anyio.sleep(TICK)
     await anyio.sleep(TICK)
     assert clock.spent == spent
+
+
+async def test_who_waits_for_a_run_that_waits_spends_no_time_either() -> None:
+    outer = Clock(1000)
+    inner = Clock(1000, outer=outer)
+    with outer.running() as scope, inner.running():
+        with inner.stopped():
+            before = outer.spent
+            assert scope.deadline == inf
+            await anyio.sleep(TICK)
+            assert outer.spent == before
+        await anyio.sleep(TICK)
+        assert outer.spent > before

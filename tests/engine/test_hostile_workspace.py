@@ -16,7 +16,7 @@ from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.gateway.scripted import Script, ScriptedServer, scripted_server
-from orchestrator.runners import claude
+from orchestrator.runners import claude_launch
 from orchestrator.settings import Settings
 from tests.engine.staged import AGENT_UID, open_service, write_agent, write_workspace
 
@@ -95,7 +95,7 @@ async def test_the_same_workspace_takes_over_a_cli_without_our_flags(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trap is a real one: without this, the test above would prove nothing."""
-    launch = claude.launch
+    launch = claude_launch.launch
 
     def trusting(*args: Any, **kwargs: Any) -> Launch:
         made = launch(*args, **kwargs)
@@ -103,7 +103,7 @@ async def test_the_same_workspace_takes_over_a_cli_without_our_flags(
         at = kept.index("--setting-sources")
         return made.model_copy(update={"argv": (*kept[:at], *kept[at + 2 :])})
 
-    monkeypatch.setattr(claude, "launch", trusting)
+    monkeypatch.setattr(claude_launch, "launch", trusting)
     async with scripted_server(Script.model_validate({"steps": SCRIPT})) as api:
         settings = _with_api(settings, tmp_path, api)
         workspace = _hostile_workspace(settings)

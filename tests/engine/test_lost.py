@@ -10,10 +10,11 @@ import pytest
 
 from orchestrator.containers.owner import Owner
 from orchestrator.domain.events import Event, EventKind
-from orchestrator.domain.result import RunResult, Usage
+from orchestrator.domain.result import ChangedFile, RunResult, Usage
 from orchestrator.domain.task import Task
 from orchestrator.engine.lost import MESSAGE, lost_result, settle_lost
 from orchestrator.engine.store import RunRecord, Store
+from orchestrator.workspace.kept import Handed
 
 RECORD = RunRecord(
     run_id="r1",
@@ -82,6 +83,14 @@ def test_a_run_of_which_nothing_is_known_ends_as_well() -> None:
     assert (result.status, result.reason, result.partial_text) == (
         *("failed", "orchestrator_lost", ""),
     )
+
+
+def test_what_was_saved_of_its_copy_is_in_the_result() -> None:
+    files = (ChangedFile(path="a", change="added"),)
+    result = lost_result(RECORD, EVENTS, Handed(at=3600.0, changed_files=files, patch="+x\n"))
+    assert (result.changed_files, result.patch) == (files, "+x\n")
+    assert result.message.startswith(MESSAGE + ". What it had changed in its copy by 01:00:00 UTC")
+    assert "`orchestrator apply r1` applies it" in result.message
 
 
 async def test_only_runs_of_the_dead_are_ended_and_only_once(store: Store) -> None:

@@ -26,7 +26,7 @@ from orchestrator.engine.run import NOT_KEPT, carry_out, conclude
 from orchestrator.engine.service import Begun
 from orchestrator.engine.stage import Stage, open_cli
 from orchestrator.engine.store import Store
-from orchestrator.gateway.model import ModelAccess
+from orchestrator.gateway.model_access import ModelAccess
 from orchestrator.gateway.reach import Reach
 from orchestrator.gateway.scripted import Script, ScriptedModel
 from tests.engine.scripted_runs import ScriptedService

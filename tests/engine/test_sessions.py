@@ -11,6 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.memory import MAX_BYTES, Memory
@@ -216,8 +217,9 @@ async def test_memory_that_changed_meanwhile_is_not_overwritten(
     memory = tmp_path / "agents" / "worker" / "memory.md"
     memory.write_text("one\n")
 
-    def change(event: object) -> None:
-        memory.write_text("two\n")
+    def change(event: Event) -> None:
+        if event.kind == "ready":
+            memory.write_text("two\n")
 
     with anyio.fail_after(PATIENCE):
         await service.run(
@@ -256,8 +258,9 @@ async def test_memory_that_cannot_be_put_aside_is_told_and_the_run_is_not_spoilt
     memory.write_text("one\n")
     (tmp_path / "memory").write_text("no directory")
 
-    def change(event: object) -> None:
-        memory.write_text("two\n")
+    def change(event: Event) -> None:
+        if event.kind == "ready":
+            memory.write_text("two\n")
 
     with anyio.fail_after(PATIENCE):
         result = await service.run(
@@ -287,6 +290,29 @@ async def test_a_session_that_was_removed_begins_with_a_new_copy(
     assert await changed("ls -a; echo 3 > three") == ["added three"]
 
 
+async def test_a_copy_in_a_session_outlives_the_process_that_made_it(
+    harness: Harness, runtime: DockerRuntime, image: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / ".gitignore").write_text("*.log\n")
+    (root / "keep.txt").write_text("keep\n")
+
+    async def changed(harness: Harness, prompt: str) -> list[str]:
+        service = remembering(harness, workspace={"mode": "copy", "gitignore": True})
+        with anyio.fail_after(PATIENCE):
+            result = await service.run(Task(agent="worker", prompt=prompt, workspace=root))
+        assert result.status == "completed", result
+        return [f"{file.change} {file.path}" for file in result.changed_files]
+
+    assert await changed(harness, "echo 1 > one; echo > x.log") == ["added one"]
+    await harness.sessions.stop(KEY)
+    another = Harness(runtime, image, tmp_path)
+    async with another.sessions:
+        seen = await changed(another, "echo 2 >> one; rm keep.txt")
+    assert sorted(seen) == ["added one", "deleted keep.txt"]
+
+
 async def test_what_a_run_needs_is_looked_for_without_keeping_others_waiting(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,3 +339,16 @@ async def until_state(harness: Harness, state: str) -> None:
     with anyio.fail_after(PATIENCE):
         while [row.state for row in await harness.sessions.list()] != [state]:
             await anyio.sleep(0.05)
+
+
+async def test_a_call_that_waited_knows_what_the_one_before_it_remembered(
+    harness: Harness, tmp_path: Path
+) -> None:
+    service = remembering(harness, memory="rw")
+    memory = tmp_path / "agents" / "worker" / "memory.md"
+    memory.write_text("zero\n")
+    async with anyio.create_task_group() as calls:
+        for word in ("one", "two", "three"):
+            calls.start_soon(told, service, f"echo {word} >> ~/memory.md")
+    assert memory.read_text() == "zero\none\ntwo\nthree\n"
+    assert not (tmp_path / "memory").exists(), "nothing was put aside"

@@ -11,7 +11,9 @@ from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import MAX_TEXT, Record
+from orchestrator.engine.session_rows import SessionKey, SessionRows
 from orchestrator.engine.store import Store
+from orchestrator.errors import StoreFailed
 
 
 @pytest.fixture
@@ -70,6 +72,8 @@ async def test_events_are_numbered_kept_and_told(store: Store) -> None:
     await record.flush()
     record.note("ended", "last")
     await record.flush()
+    assert [event.kind for event in told] == ["queued", "tool_call"], "not before it is kept"
+    record.tell_end()
 
     events = await store.events("r1")
     assert list(events) == told
@@ -80,6 +84,8 @@ async def test_events_are_numbered_kept_and_told(store: Store) -> None:
     ]
     assert events[1].data == {"tool": "Bash", "input": {"command": "ls"}}
     assert await store.events("r1", after=2) == (events[2],)
+    assert await store.events("r1", limit=2) == events[:2]
+    assert await store.events("r1", limit=2, last=True) == events[1:]
 
 
 async def test_secrets_and_floods_are_kept_out(store: Store) -> None:
@@ -94,3 +100,39 @@ async def test_secrets_and_floods_are_kept_out(store: Store) -> None:
     assert "sk-very-secret" not in second.model_dump_json()
     assert len(second.model_dump_json()) < 20_000
     assert "sk-very-secret" not in "".join(record.tail)
+
+
+async def test_events_that_could_not_be_kept_are_tried_again(store: Store) -> None:
+    record = Record("r1", store)
+    store.create("ALTER TABLE events RENAME TO away")
+    record.note("text", "one")
+    await record.flush()
+    store.create("ALTER TABLE away RENAME TO events")
+    record.note("text", "two")
+    await record.flush()
+    assert [event.text for event in await store.events("r1")] == ["one", "two"]
+
+
+def test_a_store_that_is_no_store_is_told_of_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    path.write_text("Dear diary, " * 100)
+    with pytest.raises(StoreFailed, match="Moved away, it is begun anew"):
+        Store(path)
+    assert path.read_text().startswith("Dear diary")
+
+
+async def test_nobody_changes_a_session_that_another_process_has_taken(store: Store) -> None:
+    key = SessionKey(agent="a", caller="main")
+    ours, theirs = SessionRows(store, "we"), SessionRows(store, "they")
+    await ours.take(key, 60)
+    row = await theirs.take(key, 60)
+    await ours.set_state(key, "stopped")
+    await ours.used(key, "ready", 0)
+    await ours.set_conversation(key, "another")
+    assert await theirs.get(key) == row
+    assert not await ours.remove(key, expired=True)
+    await ours.want(key)
+    assert (await theirs.get(key) or row).wanted
+    await ours.want(key, wanted=False)
+    assert await theirs.get(key) == row
+    assert await ours.remove(key)

@@ -9,10 +9,13 @@ import anyio
 import pytest
 
 from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
+from orchestrator.engine.store import Store
 from orchestrator.engine.tasks import Tasks
 from orchestrator.errors import RunNotFound, RunRefused
 from orchestrator.gateway.scripted import Script, ScriptedModel
+from orchestrator.surfaces.mcp_answers import run_answer
 from tests.engine.harness import Harness, Steps, bash
 
 PATIENCE = 170
@@ -78,6 +81,62 @@ async def test_an_agent_can_be_told_something_in_the_middle_of_its_work(harness:
             (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
         assert view.result.result == "heard: Leave that, and say what you heard."
+
+
+async def test_what_an_agent_is_told_before_it_is_at_work_waits_until_it_is(
+    harness: Harness,
+) -> None:
+    steps: Steps = [bash(FOR_EVER), {"text": "heard: {last_user_text}"}]
+    async with Tasks(harness.service(steps)) as tasks:
+        run_id = await tasks.start(task("the task"))
+        assert await tasks.say(run_id, "Leave that.", "main") == run_id
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        events = await harness.store.events(run_id)
+    assert view.result is not None
+    assert view.result.result == "heard: Leave that."
+    kinds = [event.kind for event in events]
+    assert kinds.index("ready") < kinds.index("steered"), "the task came first"
+
+
+async def test_what_an_agent_was_told_too_late_is_told_of(harness: Harness) -> None:
+    service = harness.service([{"text": "done"}])
+    async with Tasks(service) as tasks:
+        run_id = await tasks.start(task())
+        tasks._looking.cancel()  # nobody carries out orders any more
+        assert await service.exchanges.order(run_id, "say", "And the other thing.")
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+    assert view.status == "completed"
+    assert view.unheard == ("And the other thing.",)
+    said = run_answer(view)
+    assert "And the other thing." in str(said.content[-1])
+    assert (said.structured_content or {})["unheard"] == ["And the other thing."]
+
+
+async def test_an_end_that_the_store_would_not_take_is_written_down_later(
+    harness: Harness,
+) -> None:
+    service = harness.service([{"text": "done"}])
+    told: list[str] = []
+    async with Tasks(service) as tasks:
+        run_id = await tasks.start(task(), lambda event: _break(harness.store, event, told))
+        with anyio.fail_after(PATIENCE):
+            while not service._unkept:
+                await anyio.sleep(0.01)
+        assert "ended" not in told
+        harness.store.create("DROP TRIGGER full")
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+    assert view.result is not None
+    assert (view.status, view.result.result) == ("completed", "done")
+    assert told[-1] == "ended"
+
+
+def _break(store: Store, event: Event, told: list[str]) -> None:
+    told.append(event.kind)
+    if event.kind == "text":
+        store.create(
+            "CREATE TRIGGER full BEFORE UPDATE OF ended ON runs "
+            "BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        )
 
 
 async def test_tasks_wait_for_those_that_they_follow(harness: Harness) -> None:
@@ -230,3 +289,44 @@ async def test_a_question_of_an_agent_that_works_for_another_reaches_the_caller_
         (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
         assert (view.status, view.result.result) == ("completed", "it is blue")
+
+
+DELEGATES: Steps = [
+    {"tool": "mcp__parent__run_subagent", "input": {"agent_name": "worker", "prompt": "child"}},
+    {"text": "{last_tool_result}"},
+]
+
+
+async def test_what_is_spent_on_others_is_spent(harness: Harness) -> None:
+    child: Steps = [bash("true"), {"text": "done", "usage": {"output_tokens": 1_000_000}}]
+    service = harness.service(
+        DELEGATES,
+        subagents=["worker"],
+        allowed_callers=["main", "worker"],
+        max_budget_usd=1.0,
+    )
+    scripts = iter((DELEGATES, child))
+    service._staging._script_of = lambda _: ScriptedModel(
+        Script.model_validate({"steps": list(next(scripts))})
+    ).upstream()
+    result = await service.run(task("parent"))
+    assert (result.status, result.reason) == ("failed", "budget"), result
+
+
+async def test_a_session_for_another_runs_sake_goes_with_it(
+    harness: Harness, runtime: DockerRuntime
+) -> None:
+    fields: dict[str, object] = {
+        "subagents": ["worker"],
+        "allowed_callers": ["main", "worker"],
+        "session": True,
+    }
+    scripts = iter((DELEGATES, [{"text": "done"}]))
+    service = harness.service(DELEGATES, each_task=False, **fields)
+    service._staging._script_of = lambda _: ScriptedModel(
+        Script.model_validate({"steps": list(next(scripts))})
+    ).upstream()
+    result = await service.run(task("parent"))
+    assert result.status == "completed", result
+    assert [row.key.caller for row in await harness.sessions.list()] == ["main"]
+    assert [info.key for info in await runtime.list()] == ["worker/main/default"]

@@ -6,23 +6,18 @@ import json
 
 import anyio
 import pytest
-from pydantic import SecretStr
 
 from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.domain.container import HOME, MODEL_PORT, MODEL_URL, ContainerSpec, Launch
 from orchestrator.domain.result import Usage
-from orchestrator.gateway.credential import Credential
-from orchestrator.gateway.model import (
-    ModelAccess,
-    ModelRequestSeen,
-    ModelService,
-)
+from orchestrator.gateway.model_access import ModelAccess
+from orchestrator.gateway.model_bill import ModelRequestSeen
 from orchestrator.gateway.scripted import Script, scripted_server
 from orchestrator.gateway.upstream import HttpUpstream
+from tests.gateway.model_stage import CREDENTIAL, KEY, bound_access
 
 pytestmark = pytest.mark.anyio
 
-KEY = "sk-ant-the-real-key"
 RUN_SECONDS = 240
 """One start of the CLI and a few turns, on a machine that is busy with other things."""
 
@@ -75,9 +70,8 @@ async def test_claude_uses_a_tool_and_repeats_what_it_said(
     seen: list[ModelRequestSeen] = []
     async with scripted_server(script) as server:
         upstream = HttpUpstream(server.url)
-        service = ModelService(upstream, Credential(kind="api_key", secret=SecretStr(KEY)))
-        with service.access(on_request=seen.append) as access:
-            result = await result_of(runtime, spec, access, "add 20 and 22")
+        access = bound_access(upstream, CREDENTIAL, on_request=seen.append)
+        result = await result_of(runtime, spec, access, "add 20 and 22")
         await upstream.aclose()
 
     assert (result["subtype"], result["is_error"]) == ("success", False)
@@ -101,8 +95,8 @@ async def test_claude_stops_at_once_when_the_budget_is_spent(
     script = Script.model_validate({"steps": [{"tool": "Bash", "input": {"command": "echo hi"}}]})
     async with scripted_server(script) as server:
         upstream = HttpUpstream(server.url)
-        with ModelService(upstream).access(budget_usd=0.0001) as access:
-            result = await result_of(runtime, spec, access, "go on for ever")
+        access = bound_access(upstream, budget_usd=0.0001)
+        result = await result_of(runtime, spec, access, "go on for ever")
         await upstream.aclose()
 
     assert (result["is_error"], result["api_error_status"]) == (True, 400)

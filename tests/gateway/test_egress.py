@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from orchestrator.domain.agent import Network
-from orchestrator.gateway import egress, forward
+from orchestrator.gateway import egress
 from orchestrator.gateway.dial import Dialer
 from orchestrator.gateway.egress import EgressAccess, EgressSeen
-from orchestrator.gateway.model import DENIED
+from orchestrator.gateway.headers import DENIED
 from orchestrator.wire.streams import Stream
 from tests.gateway.near import Client, connection, raw_answer
 from tests.gateway.origin import Names, Origin, Talk, listening
@@ -410,7 +410,7 @@ async def test_credentials_of_requests_show_up_nowhere(caplog: pytest.LogCapture
 
 
 async def test_a_tunnel_in_which_nothing_moves_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("orchestrator.gateway.tunnel.IDLE_SECONDS", 0.2)
     async with way_to(echo) as way, tunnel(way) as stream:
         with pytest.raises(ConnectionResetError):
             await stream.read()

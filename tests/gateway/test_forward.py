@@ -4,62 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 
-from orchestrator.gateway import forward as subject
-from orchestrator.gateway.dial import Dialer, Unreachable
-from orchestrator.gateway.forward import (
-    CLIENT_GONE,
-    Filter,
-    Forwarded,
-    Outgoing,
-    Rewrite,
-    forward,
-    passed_on,
-    read_head,
-    splice,
-    unchanged,
-)
-from orchestrator.gateway.http_server import Headers
+from orchestrator.gateway.forward import Filter, Forwarded
+from orchestrator.gateway.headers import Headers
+from orchestrator.gateway.http_server import CLIENT_GONE
 from orchestrator.wire.streams import Stream
-from tests.gateway.near import PATIENCE, Client, connection, joined, raw_answer
-from tests.gateway.origin import Names, Origin, Talk, listening
+from tests.gateway.near import Client, connection, raw_answer
+from tests.gateway.origin import Origin
+from tests.gateway.through import through
 
 pytestmark = pytest.mark.anyio
-
-
-class Through:
-    """A service that passes everything on to one server, and keeps what became of it."""
-
-    def __init__(self, port: int, rewrite: Rewrite = unchanged) -> None:
-        self.port = port
-        self.rewrite = rewrite
-        self.passed: list[Forwarded | str] = []
-
-    async def service(self, stream: Stream) -> None:
-        head = await read_head(stream)
-        if head is None:
-            return
-        dialer = Dialer(Names(web_example="127.0.0.1"))
-        upstream = await dialer.dial("web.example", self.port, lambda _: None)
-        try:
-            request = Outgoing(head.method, head.target, passed_on(head.headers, "web.example"))
-            self.passed.append(await forward(head, upstream, request, rewrite=self.rewrite))
-        except Unreachable as exc:
-            self.passed.append(str(exc))
-            await head.answer(502, str(exc))
-        finally:
-            await upstream.aclose()
-
-
-@asynccontextmanager
-async def through(talk: Talk, rewrite: Rewrite = unchanged) -> AsyncIterator[Through]:
-    async with listening(talk) as port:
-        yield Through(port, rewrite)
 
 
 async def to_the_end(stream: Stream) -> bytes:
@@ -70,9 +27,6 @@ async def to_the_end(stream: Stream) -> bytes:
 
 
 WHOLE = Forwarded(200, whole=True)
-
-TWO_LENGTHS = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n"
-TWO_LENGTHS += b"\r\n0\r\n\r\n"
 
 
 async def test_a_request_goes_through_with_its_headers_and_body_and_so_does_the_answer() -> None:
@@ -244,7 +198,7 @@ async def test_who_says_nothing_for_too_long_is_given_up(monkeypatch: pytest.Mon
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    monkeypatch.setattr(subject, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.gateway.forward.IDLE_SECONDS", 0.05)
     async with through(talk) as way, connection(way.service) as stream:
         answer = await Client(stream).ask("GET", "/")
     assert b"it said nothing for" in answer.body
@@ -311,36 +265,6 @@ async def test_a_header_that_would_be_two_is_not_sent() -> None:
     assert b"x-evil" not in client.raw
 
 
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"nonsense\r\n\r\n", b"400"),
-        (b"GET / HTTP/2.0\r\nhost: x\r\n\r\n", b"505"),
-        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nhost: x\r\na b: c\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 70_000 + b"\r\n\r\n", b"431"),
-        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", b"400"),
-        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\nab", b"501"),
-        (TWO_LENGTHS, b"400"),
-    ],
-)
-async def test_what_is_not_plain_http_goes_nowhere(sent: bytes, status: bytes) -> None:
-    origin = Origin()
-    async with through(origin.talk) as way:
-        answer = await raw_answer(way.service, sent)
-    assert answer.startswith(b"HTTP/1.1 " + status)
-    assert origin.heads == []
-
-
-async def test_a_head_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "HEAD_SECONDS", 0.05)
-    answer = await raw_answer(Through(1).service, b"GET / HTTP/1.1\r\nhost:")
-    assert answer.startswith(b"HTTP/1.1 408")
-    monkeypatch.setattr(subject, "FIRST_BYTE_SECONDS", 0.05)
-    assert await raw_answer(Through(1).service, b"") == b""
-
-
 async def test_a_second_request_on_the_same_connection_is_not_passed_on() -> None:
     origin = Origin()
     asked = b"GET /1 HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -348,44 +272,3 @@ async def test_a_second_request_on_the_same_connection_is_not_passed_on() -> Non
         answer = await raw_answer(way.service, asked + asked.replace(b"/1", b"/2"))
     assert answer.count(b"HTTP/1.1 200") == 1
     assert len(origin.heads) == 1
-
-
-async def test_a_tunnel_carries_both_ways_and_ends_each_way_on_its_own() -> None:
-    near, host = joined()
-    far, upstream = joined()
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(splice, host, upstream, b"early ")
-            await near.write(b"bird")
-            assert await far.read() == b"early "
-            assert await far.read() == b"bird"
-            near.end()
-            assert await far.read() == b""
-            await far.write(b"still here")
-            assert await near.read() == b"still here"
-            far.end()
-            assert await near.read() == b""
-
-
-async def test_a_tunnel_that_breaks_on_one_side_is_broken_on_the_other() -> None:
-    near, host = joined()
-    far, upstream = joined()
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(splice, host, upstream)
-            await near.write(b"x")
-            assert await far.read() == b"x"
-            far.reset()
-            with pytest.raises(ConnectionResetError):
-                await near.read()
-
-
-async def test_a_tunnel_in_which_nothing_moves_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "IDLE_SECONDS", 0.05)
-    near, host = joined()
-    far, upstream = joined()
-    with anyio.fail_after(PATIENCE):
-        await splice(host, upstream)
-        for end in (near, far):
-            with pytest.raises(ConnectionResetError):
-                await end.read()

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.errors import OperatorError
 from orchestrator.gateway import secret_store
-from orchestrator.gateway.secret_store import SecretStore, open_secret_store, variable_of
+from orchestrator.gateway.secret_store import SecretStore, variable_of
 from orchestrator.settings import environment, read_settings, secret_environment
 
 VALUE = "s3cr3t-value-that-nobody-sees"
@@ -230,7 +230,7 @@ def test_variables_that_hold_secrets_are_not_there_for_an_agent_md(
 
     settings = read_settings({"HOME": str(tmp_path)})
     assert settings.secrets_file == tmp_path / ".config/subagent-orchestrator/secrets.yaml"
-    assert VALUE not in repr(open_secret_store(settings))
+    assert VALUE not in repr(SecretStore(settings.secrets_file, secret_environment()))
 
 
 def test_a_settings_file_cannot_say_where_secrets_are(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from orchestrator.domain.agent import AgentSpec, McpServer, Permissions
 from orchestrator.domain.container import HOME, WORKSPACE, Launch
 from orchestrator.gateway.loopback import SocketStream
 from orchestrator.gateway.parent import PATH, ParentAccess
-from orchestrator.runners import claude
+from orchestrator.runners import claude_input, claude_launch
+from orchestrator.runners.claude_output import Parser
 from orchestrator.runners.signs import PermissionAsked, ToolCalled, TurnEnded
 from orchestrator.settings import read_settings
 from tests.runners.fake_model import Cut, Fail, FakeModel, Say, Stall, Step, Together, Use
@@ -65,15 +66,15 @@ class Case:
 
 
 def allow(asked: PermissionAsked) -> bytes:
-    return claude.allow(asked.request_id, asked.input)
+    return claude_input.allow(asked.request_id, asked.input)
 
 
 def edit(asked: PermissionAsked) -> bytes:
-    return claude.allow(asked.request_id, {"command": "echo edited"})
+    return claude_input.allow(asked.request_id, {"command": "echo edited"})
 
 
 def deny(asked: PermissionAsked) -> bytes:
-    return claude.deny(asked.request_id, "Not on a Sunday.")
+    return claude_input.deny(asked.request_id, "Not on a Sunday.")
 
 
 def deny_the_second(asked: PermissionAsked) -> bytes:
@@ -82,7 +83,7 @@ def deny_the_second(asked: PermissionAsked) -> bytes:
 
 def interrupt_and_allow(asked: PermissionAsked) -> bytes:
     """Too late, that is."""
-    return claude.interrupt("stop-1") + allow(asked)
+    return claude_input.interrupt("stop-1") + allow(asked)
 
 
 def question(text: str) -> Use:
@@ -272,7 +273,7 @@ def launch_of(case: Case, base_url: str, parent_url: str) -> Launch:
         permissions=Permissions(allow=case.allow, deny=case.deny),
         mcp_servers=case.servers,
     )
-    made = claude.launch(
+    made = claude_launch.launch(
         agent,
         base_url=base_url,
         token="run-token",
@@ -302,25 +303,25 @@ def here(launch: Launch, version: str, home: Path, workspace: Path) -> Launch:
 async def converse(launch: Launch, case: Case, model: FakeModel) -> bytes:
     """Say each message when the turn before it has ended; all that was answered."""
     messages = list(case.messages)
-    said, parser = b"", claude.Parser()
+    said, parser = b"", Parser()
     async with await anyio.open_process(
         launch.argv, cwd=launch.cwd, env=launch.env, stderr=subprocess.STDOUT
     ) as process:
         assert process.stdin
         assert process.stdout
-        await process.stdin.send(claude.user_message(messages.pop(0)))
+        await process.stdin.send(claude_input.user_message(messages.pop(0)))
         if isinstance(case.steps[0], Stall):
             await model.stalled.wait()
-            await process.stdin.send(claude.interrupt("stop-1"))
+            await process.stdin.send(claude_input.interrupt("stop-1"))
         async for chunk in process.stdout:
             said += chunk
             for sign in parser.feed(chunk):
                 if isinstance(sign, ToolCalled) and case.interrupt:
-                    await process.stdin.send(claude.interrupt("stop-1"))
+                    await process.stdin.send(claude_input.interrupt("stop-1"))
                 elif isinstance(sign, PermissionAsked) and case.decide:
                     await process.stdin.send(case.decide(sign))
                 elif isinstance(sign, TurnEnded) and messages:
-                    await process.stdin.send(claude.user_message(messages.pop(0)))
+                    await process.stdin.send(claude_input.user_message(messages.pop(0)))
                 elif isinstance(sign, TurnEnded):
                     await process.stdin.aclose()
     return said

@@ -30,7 +30,7 @@ from orchestrator.engine.conversation import (
     Conversation,
 )
 from orchestrator.gateway.parent import ParentAccess
-from orchestrator.runners import claude
+from orchestrator.runners import claude_launch
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.wire.streams import Stream
 from tests.runners.fake_model import FakeModel, Say, Step, Together, Use
@@ -79,7 +79,7 @@ async def scene(
         prompt="You are under test.",
         permissions=Permissions(allow=allow, deny=deny),
     )
-    launch = claude.launch(
+    launch = claude_launch.launch(
         agent,
         base_url=MODEL_URL,
         token="run-token",
@@ -330,7 +330,7 @@ async def answered(
 ) -> list[object]:
     """What a program hears that makes requests as the CLI does, until it has so many answers."""
     argv = ("python3", "-c", IMPOSTOR, json.dumps(requests), str(answers))
-    launch = Launch(argv=argv, env={"PATH": claude.PATH})
+    launch = Launch(argv=argv, env={"PATH": claude_launch.PATH})
     with anyio.fail_after(PATIENCE):
         async with runtime.open(spec) as container, container.spawn(launch) as process:
             conversation = Conversation(process)

@@ -13,7 +13,8 @@ from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import AgentSpec, McpServer, Permissions
 from orchestrator.domain.container import HOME, WORKSPACE, Bind, ContainerSpec, File, Launch
-from orchestrator.runners import claude
+from orchestrator.runners import claude_input, claude_launch
+from orchestrator.runners.claude_output import Parser
 from orchestrator.runners.signs import ControlAnswered, Ready, Sign, ToolReturned, TurnEnded
 from orchestrator.settings import Settings
 from orchestrator.wire.host import Process
@@ -33,16 +34,16 @@ class Talk:
         self.process = process
         self.model = model
         self.signs: list[Sign] = []
-        self._parser = claude.Parser()
+        self._parser = Parser()
 
     async def say(self, text: str) -> TurnEnded:
-        await self.process.stdin.write(claude.user_message(text))
+        await self.process.stdin.write(claude_input.user_message(text))
         ended = await self._until(TurnEnded)
         assert isinstance(ended, TurnEnded)
         return ended
 
     async def initialize(self) -> None:
-        await self.process.stdin.write(claude.initialize("init-1"))
+        await self.process.stdin.write(claude_input.initialize("init-1"))
         assert await self._until(ControlAnswered) == ControlAnswered(request_id="init-1")
 
     async def _until(self, kind: type[Sign]) -> Sign:
@@ -92,7 +93,7 @@ def launch_of(
         prompt="You are under test.",
         permissions=Permissions(allow=allow, deny=deny),
     )
-    return claude.launch(
+    return claude_launch.launch(
         agent,
         base_url="http://127.0.0.1:8080",
         token="run-token",

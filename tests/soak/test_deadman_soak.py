@@ -44,7 +44,8 @@ def _repeat(engine: Engine, how: How, times: int, *, within: float) -> None:
     for number in range(1, times + 1):
         trial = try_holder(engine, how, CONTAINERS, lease_seconds=lease_seconds)
         trials.append(trial)
-        print(f"\r{how} {number}/{times}: {trial.seconds:.2f} s ", end="", flush=True)
+        dead = "?" if trial.dead_seconds is None else f"{trial.dead_seconds:.2f}"
+        print(f"{how} {number}/{times}: dead {dead} s, gone {trial.seconds:.2f} s", flush=True)
     print(summary(trials))
     late = [trial for trial in trials if trial.left or trial.seconds > within]
     assert late == []

@@ -46,6 +46,20 @@ PASSED = {
 """Scenarios of the suite that need none of its own tools and prompts in the server. Completion and
 log levels need none either, but are optional, and we offer neither."""
 
+TASK_CHECKS = {
+    "tasks-capability-negotiation": {
+        "tasks-extension-advertised",
+        "sep-2663-tasks-methods-non-declaring",
+    },
+    "tasks-dispatch-and-envelope": {
+        "sep-2663-tasks-result-removed-method-not-found",
+        "tasks-removed-tasks-list",
+        "sep-2663-tasks-get-invalid-task-id-32602",
+    },
+}
+"""Of its scenarios about tasks, the checks that call no tool: each scenario as a whole needs tools
+of its own in the server."""
+
 
 @pytest.fixture
 async def stage(tmp_path: Path, image: str) -> AsyncIterator[Stage]:
@@ -191,6 +205,23 @@ async def test_the_conformance_suite_is_content(
     said = done.stdout.decode()
     passed = set(re.findall(r"^✓ (\S+): [1-9]\d* passed, 0 failed", said, re.MULTILINE))
     assert passed >= PASSED[version], said
+
+
+@pytest.mark.parametrize("scenario", sorted(TASK_CHECKS))
+async def test_the_conformance_suite_is_content_with_the_tasks(
+    stage: Stage, judges: Path, tmp_path: Path, scenario: str
+) -> None:
+    node = _node(judges)
+    asked = ["--scenario", scenario, "--spec-version", "2026-07-28", "--force"]  # an extension
+    asked += ["-o", str(tmp_path / "checks")]
+    async with http_server(stage) as (_, url):
+        with anyio.fail_after(PATIENCE):
+            done = await anyio.run_process(
+                [node, str(judges / "conformance"), "server", "--url", url, *asked], check=False
+            )
+    (found,) = (tmp_path / "checks").rglob("checks.json")
+    passed = {each["id"] for each in json.loads(found.read_text()) if each["status"] == "SUCCESS"}
+    assert passed >= TASK_CHECKS[scenario], done.stdout.decode()
 
 
 def _node(judges: Path) -> str:

@@ -16,9 +16,10 @@ from orchestrator.domain.container import MIB, WORKSPACE, ContainerSpec, Launch,
 from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused, CopyRefused
 from orchestrator.workspace.apply import apply
-from orchestrator.workspace.changes import load_changes
-from orchestrator.workspace.copies import collect, copy_in, is_there
+from orchestrator.workspace.changes import Changes, load_changes
+from orchestrator.workspace.copies import collect, copy_in, is_there, is_untouched
 from orchestrator.workspace.paths import MARKER
+from orchestrator.workspace.tree import Snapshot
 from tests.workspace.trees import PATIENCE, LocalBox, LocalProgram, git, make, repository, tree
 
 LINES = "".join(f"line {number}\n" for number in range(50))
@@ -154,20 +155,47 @@ async def test_nothing_changed_is_no_change(container: Container, tmp_path: Path
     assert apply(changes, root).already
 
 
-async def test_an_agent_that_is_still_at_work_is_ended_before_its_copy_is_looked_at(
+async def test_an_agent_at_work_is_left_alone_and_ended_before_its_copy_is_handed_back(
     container: Container, tmp_path: Path
 ) -> None:
     root = make(tmp_path / "project", {"file": "x"})
-    endless = "while :; do echo y >> /workspace/file; done"
+    endless = "echo $$ > /tmp/pid; while :; do echo y >> /workspace/file; done"
+    lives = Launch(argv=("sh", "-c", "kill -0 $(cat /tmp/pid)"))
     with anyio.fail_after(PATIENCE):
         snapshot = await copy_in(container, root)
         await work(container, f"setsid sh -c '{endless}' > /dev/null 2>&1 &")
-        middle = await collect(container, snapshot, tmp_path / "middle", at_work=True)
+        while not (middle := await _collected(container, snapshot, tmp_path)).changes:
+            pass  # it has just begun
+        assert (await container.run(lives)).code == 0
         changes = await collect(container, snapshot, tmp_path / "kept")
+        assert (await container.run(lives)).code != 0
         left = await container.run(Launch(argv=("cat", "/workspace/file")))
-    assert middle.patch_path is None
+    assert middle.complete
     assert [file.path for file in changes.files] == ["file"]
     assert changes.object_path(changes.changes[0].new.sha256).read_bytes() == left.stdout
+
+
+async def _collected(container: Container, snapshot: Snapshot, folder: Path) -> Changes:
+    return await collect(container, snapshot, folder / "middle", at_work=True)
+
+
+async def test_a_copy_is_untouched_only_if_the_kernel_says_so(
+    container: Container, tmp_path: Path
+) -> None:
+    root = make(tmp_path / "project", {"deep/file": "x", "other": "y"})
+    with anyio.fail_after(PATIENCE):
+        await copy_in(container, root)
+        for command in (
+            "touch -d 2001-01-01 deep/file",
+            "rm other",
+            "chmod 700 deep/file",
+            "ln -s x deep/link",
+        ):
+            while not await is_untouched(container, 0.0):
+                await anyio.sleep(0.05)
+            await work(container, f"cd /workspace; {command}")
+            assert not await is_untouched(container, 0.0), command
+        assert not await is_untouched(container, 60.0)
 
 
 HOSTILE = r"""

@@ -62,9 +62,10 @@ def as_git_sees(root: Path) -> Tree:
 async def _round_trip(before: Tree, after: Tree) -> None:
     with tempfile.TemporaryDirectory(prefix="orchestrator-test-") as folder:
         base = Path(folder).resolve()
-        root, copy, theirs = base / "root", base / "copy", base / "theirs"
+        root, copy = base / "root", base / "copy"
         plant(root, before)
-        shutil.copytree(root, theirs, symlinks=True)
+        for theirs in ("theirs", "early"):
+            shutil.copytree(root, base / theirs, symlinks=True)
         copy.mkdir()
         snapshot = await copy_in(LocalBox(), root, target=str(copy))
         assert tree(copy) == tree(root)
@@ -74,17 +75,21 @@ async def _round_trip(before: Tree, after: Tree) -> None:
             path = copy / name
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         shutil.copytree(wanted, copy, symlinks=True, dirs_exist_ok=True)
+        early = await collect(LocalBox(), snapshot, base / "middle", at_work=True, target=str(copy))
         changes = await collect(LocalBox(), snapshot, base / "kept", target=str(copy))
+        assert early.changes == changes.changes
         assert changes.complete
         assert changes.warnings == ()
         apply(changes, root, allow_links=True)
         assert tree(root) == tree(wanted)
         assert apply(changes, root).already
         in_the_way = any(c.old.kind == "dir" and c.new.kind != "dir" for c in changes.changes)
-        if changes.patch_path is not None and changes.patch_bytes and not in_the_way:
-            # git knows no directories: an empty one it neither removes nor puts a file in place of
-            git(theirs, "apply", "--whitespace=nowarn", str(changes.patch_path))
-            assert as_git_sees(theirs) == as_git_sees(wanted)
+        for made, theirs in ((early, "early"), (changes, "theirs")):
+            if made.patch_path is not None and made.patch_bytes and not in_the_way:
+                # git knows no directories: an empty one it neither removes nor puts a file in
+                # place of
+                git(base / theirs, "apply", "--whitespace=nowarn", str(made.patch_path))
+                assert as_git_sees(base / theirs) == as_git_sees(wanted)
 
 
 @settings(max_examples=15)

@@ -1,0 +1,85 @@
+"""A run's bill for its model: what it may spend, what it has spent, and who is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.result import Usage
+
+log = logging.getLogger(__name__)
+
+
+class ModelRequestSeen(Frozen):
+    """One request to the model that has ended, for the run's record."""
+
+    status: int
+    """As the container saw it; 499 when it did not wait for the answer."""
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost_usd: float = 0.0
+    duration_ms: int = 0
+    error_type: str = ""
+    """The API's word ("overloaded_error"), or ours: unreachable, redirected, stream_cut,
+    client_gone, budget_exceeded."""
+
+
+OnRequest = Callable[[ModelRequestSeen], None]
+
+
+class ModelBill:
+    """A request stays on the bill that it was begun on, though the access may be another run's by
+    the time it ends.
+    """
+
+    def __init__(
+        self,
+        budget_usd: float | None = None,
+        on_request: OnRequest | None = None,
+        others_spent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.budget_usd = budget_usd
+        self._others_spent = others_spent
+        """Whether those who pay from the same budget have left nothing of it."""
+        self.usage = Usage()
+        self.begun = False
+        """A request was made."""
+        self.exhausted = False
+        """A request was refused for want of budget."""
+        self._on_request = on_request
+
+    @property
+    def is_spent(self) -> bool:
+        if self.budget_usd is not None and self.usage.cost_usd >= self.budget_usd:
+            return True
+        return self._others_spent()
+
+    def count(self, seen: ModelRequestSeen) -> None:
+        """A request has ended."""
+        before = self.usage
+        self.usage = Usage(
+            requests=before.requests + 1,
+            input_tokens=before.input_tokens + seen.input_tokens,
+            output_tokens=before.output_tokens + seen.output_tokens,
+            cache_read_tokens=before.cache_read_tokens + seen.cache_read_tokens,
+            cache_write_tokens=before.cache_write_tokens + seen.cache_write_tokens,
+            cost_usd=before.cost_usd + seen.cost_usd,
+        )
+        self._tell(seen)
+
+    def note_refusal(self) -> None:
+        """A request came after the budget was spent. Whoever goes on asking is told of once."""
+        if not self.exhausted:
+            self._tell(ModelRequestSeen(status=400, error_type="budget_exceeded"))
+        self.exhausted = True
+
+    def _tell(self, seen: ModelRequestSeen) -> None:
+        if self._on_request is not None:
+            try:
+                self._on_request(seen)
+            except Exception:  # the answer does not depend on who listens
+                log.exception("a model request could not be recorded")

@@ -1,0 +1,90 @@
+"""The claude CLI's result event -> the verdict on a turn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from orchestrator.domain.result import Reason
+from orchestrator.runners.json_fields import bounded_dict_of, dicts_of, int_of, text_of, texts_of
+from orchestrator.runners.signs import ToolCalled, TurnEnded
+
+MAX_COST_USD = 1e9
+"""A cost beyond this is not one."""
+
+_SUBTYPES: dict[str, Reason] = {
+    "error_max_turns": "max_turns",
+    "error_max_budget_usd": "budget",
+    "error_during_execution": "cancelled",
+}
+_STATUSES: dict[int, Reason] = {
+    401: "api_auth",
+    403: "api_auth",
+    429: "api_rate_limit",
+    503: "api_overloaded",
+    529: "api_overloaded",
+}
+_FAULTS: dict[str, Reason] = {
+    "authentication_failed": "api_auth",
+    "rate_limit": "api_rate_limit",
+}
+_TOO_LONG = ("max_tokens", "model_context_window_exceeded")
+_CUT = re.compile(
+    "mid-response|Connection to the API was lost|Stream ended|stream_truncated"
+    "|malformed response|Failed to parse JSON|JSON Parse error"
+)
+"""What an answer that broke off is called, and the one asked for in its place that did as well."""
+
+
+def turn_ended(event: Mapping[str, object], fault: str) -> TurnEnded:
+    """`fault` is what the CLI called the turn's error when it spoke in the model's place."""
+    reason = _reason(event, fault)
+    text = text_of(event, "result") or "\n".join(texts_of(event, "errors"))
+    if reason == "cancelled":
+        text = "the turn was interrupted"  # and not "[ede_diagnostic] result_type=user ..."
+    elif reason == "stream_cut" and event.get("is_error") is not True:
+        text = "the model's answer broke off"  # what there was of it has been said before
+    denials = tuple(
+        ToolCalled(
+            id=text_of(denial, "tool_use_id"),
+            tool=text_of(denial, "tool_name"),
+            input=bounded_dict_of(denial, "tool_input"),
+        )
+        for denial in dicts_of(event, "permission_denials")
+    )
+    return TurnEnded(
+        reason=reason,
+        text=text,
+        session_id=text_of(event, "session_id"),
+        num_turns=int_of(event, "num_turns") or 0,
+        cost_usd=_cost_usd(event.get("total_cost_usd")),
+        denials=denials,
+        interrupted=reason == "cancelled",
+    )
+
+
+def _reason(event: Mapping[str, object], fault: str) -> Reason:
+    """Why a turn ended. `subtype` alone is no verdict: an API error is a "success" as well."""
+    subtype, stop = text_of(event, "subtype"), event.get("stop_reason")
+    if subtype != "success":
+        return _SUBTYPES.get(subtype, "cli_crashed")
+    if stop == "refusal":
+        return "refusal"
+    if stop in _TOO_LONG or fault == "max_output_tokens":
+        return "max_tokens"
+    if event.get("is_error") is True:
+        status = int_of(event, "api_error_status")
+        if status is not None:
+            return _STATUSES.get(status, "api_error")
+        if fault in _FAULTS:
+            return _FAULTS[fault]
+        return "stream_cut" if _CUT.search(text_of(event, "result")) else "api_error"
+    # 2.1.197 calls an answer that broke off a success: its stop reason is null, or that of the
+    # message before, which asked for a tool.
+    return "stream_cut" if stop in (None, "tool_use") else "ok"
+
+
+def _cost_usd(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 0.0
+    return float(value) if 0 <= value < MAX_COST_USD else 0.0

@@ -1,0 +1,61 @@
+"""A field of a stranger's JSON -> a value of the type that is wanted, or an empty one.
+
+Nothing that is in there is an error: whoever writes it may be the CLI, or anybody in the container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MAX_DEPTH = 32
+"""How deep a value may be nested before the rest of it is left out."""
+
+
+def clean(text: str) -> str:
+    """Text that UTF-8 can carry: in JSON, "\\ud800" is half a character."""
+    return text.encode(errors="replace").decode()
+
+
+def text_of(values: Mapping[str, object], key: str) -> str:
+    value = values.get(key)
+    return clean(value) if isinstance(value, str) else ""
+
+
+def int_of(values: Mapping[str, object], key: str) -> int | None:
+    value = values.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def dict_of(values: Mapping[str, object], key: str) -> dict[str, object]:
+    value = values.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def dicts_of(values: Mapping[str, object], key: str) -> list[dict[str, object]]:
+    return [item for item in _list_of(values, key) if isinstance(item, dict)]
+
+
+def texts_of(values: Mapping[str, object], key: str) -> tuple[str, ...]:
+    return tuple(clean(item) for item in _list_of(values, key) if isinstance(item, str))
+
+
+def bounded_dict_of(values: Mapping[str, object], key: str) -> dict[str, object]:
+    """A mapping with all that is in it, to be shown to others: clean, and not too deep."""
+    return {clean(k): _bounded(v, MAX_DEPTH) for k, v in dict_of(values, key).items()}
+
+
+def _list_of(values: Mapping[str, object], key: str) -> list[object]:
+    value = values.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _bounded(value: object, depth: int) -> object:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, (dict, list)) and not depth:
+        return "…"
+    if isinstance(value, dict):
+        return {clean(key): _bounded(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_bounded(item, depth - 1) for item in value]
+    return value

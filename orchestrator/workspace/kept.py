@@ -1,0 +1,104 @@
+"""What is kept of the copies of runs, in one folder.
+
+RUN is what a run has handed back, RUN.MILLISECONDS a checkpoint: what it had changed by then. Both
+are written as RUN.new and renamed, so that a crash leaves the checkpoint before it as it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.result import ChangedFile
+from orchestrator.errors import ApplyRefused
+
+CHANGES = "changes"
+"""The folder, in the state directory."""
+
+HANDED = "handed.json"
+
+
+class Handed(Frozen):
+    """What a run hands back of its copy, without secrets; beside it are the files themselves."""
+
+    at: float
+    changed_files: tuple[ChangedFile, ...] = ()
+    patch: str = ""
+    """Empty if it is too long."""
+
+    @property
+    def when(self) -> str:
+        return time.strftime("%H:%M:%S UTC", time.gmtime(self.at))
+
+
+class Kept:
+    """One run's next to the other's. All of it blocks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def of(self, run_id: str) -> Path:
+        """Where a run's changes are, once it has ended."""
+        if not run_id.isalnum():
+            raise ApplyRefused(f"{run_id!r} is no run; `orchestrator runs` lists them")
+        return self._folder / run_id
+
+    def new(self, run_id: str) -> Path:
+        """Where changes are written, which nobody looks at until they are kept."""
+        place = self.of(run_id).with_suffix(".new")
+        shutil.rmtree(place, ignore_errors=True)  # a crash, or a run that ended, may have left it
+        return place
+
+    def checkpoints(self, run_id: str) -> list[Path]:
+        """The last one comes last; there are two only after a crash."""
+        return sorted(self._folder.glob(f"{self.of(run_id).name}.[0-9]*"))
+
+    def keep(self, run_id: str, handed: Handed, *, at_work: bool) -> None:
+        """Let what was written replace what was kept before; nothing, if nothing has changed."""
+        before, new = self.checkpoints(run_id), self.of(run_id).with_suffix(".new")
+        if handed.changed_files:
+            (new / HANDED).write_text(handed.model_dump_json())
+            name = f".{int(handed.at * 1000)}" if at_work else ""
+            new.rename(self.of(run_id).with_suffix(name))
+        for stale in (*before, new):
+            shutil.rmtree(stale, ignore_errors=True)
+
+    def recall(self, run_id: str) -> Handed | None:
+        """What is kept of a run that cannot hand back any more: its checkpoint becomes its changes.
+
+        Several processes may do so at once.
+        """
+        before = self.checkpoints(run_id)
+        for last in before[-1:]:
+            with suppress(OSError):  # another process was faster, or the run had just handed back
+                last.rename(self.of(run_id))
+        for stale in (*before, self.new(run_id)):
+            shutil.rmtree(stale, ignore_errors=True)
+        try:
+            return Handed.model_validate_json((self.of(run_id) / HANDED).read_text())
+        except (OSError, ValidationError):
+            return None
+
+    def remove(self, run_id: str) -> None:
+        for place in (self.of(run_id), self.new(run_id), *self.checkpoints(run_id)):
+            shutil.rmtree(place, ignore_errors=True)
+
+    def sizes(self) -> dict[str, int]:
+        """What is kept of each run takes so many bytes on the disk."""
+        sizes: Counter[str] = Counter()
+        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+            sizes[folder.name.partition(".")[0]] += sum(map(_size, folder.rglob("*")))
+        return sizes
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:  # removed by another process in between
+        return 0
