@@ -43,6 +43,9 @@ LOOK_SECONDS = 0.3
 QUEUED_LINES = 1000
 """Of progress; who does not keep up misses some, not the answer."""
 
+START_SECONDS = 20.0
+"""For a run to be accepted: every client waits for that long."""
+
 NOT_READY = (
     "nothing was started, since what it needs takes longer than you can wait: the agent image is "
     "being built, or a secret's command does not answer. Call again in a minute; `orchestrator "
@@ -109,8 +112,8 @@ class Waiting:
         client = ctx.session.client_params
         name = client.client_info.name if client is not None else ""
         seconds = window_seconds(name, self._override)
-        deadline = anyio.current_time() + seconds
-        wait = Wait(ctx, caller, deadline, gives_up=deadline)
+        now = anyio.current_time()
+        wait = Wait(ctx, caller, now + seconds, gives_up=now + max(seconds, START_SECONDS))
         if ctx.request_state is not None:
             asked = Round.model_validate_json(ctx.request_state)
             wait.runs = asked.runs

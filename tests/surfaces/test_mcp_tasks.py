@@ -11,6 +11,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.shared.exceptions import MCPDeprecationWarning
 
+from orchestrator.app import LazyRuntime
 from orchestrator.surfaces import mcp_tasks
 from tests.surfaces.mcp_stage import ERAS, FOR_EVER, PATIENCE, call, http_server, on_stage, text
 from tests.surfaces.task_stage import ASKS, Document, Serve, Server
@@ -61,6 +62,24 @@ async def test_the_window_is_that_of_the_client_and_a_wait_is_never_longer(
             assert found["running"] == [run["run_id"]]
             await server.call("cancel_task", task_id=run["run_id"])
     assert set(windows) == {(f"claude-code-{era}", None) for era in ERAS}
+
+
+async def test_a_call_does_not_outlast_its_client_before_anything_has_begun(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def building(_: LazyRuntime) -> str:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr("orchestrator.surfaces.mcp_waiting.START_SECONDS", 0.1)
+    monkeypatch.setattr(LazyRuntime, "agent_image", building)
+    async with serve(window=0.1) as server:
+        agent = server.agent("early", {"text": "never"})
+        code, said = await server.refused("run_subagent", agent_name=agent, prompt="x")
+        assert code == "run_refused"
+        assert "nothing was started" in said
+        assert "Call again in a minute" in said
+        assert (await server.call("get_all_tasks"))["tasks"] == []
 
 
 PATIENCES = {"claude-code": 120, "claude-ai": 60, "codex-mcp-client": 60, "somebody": 60}
