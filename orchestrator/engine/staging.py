@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -22,7 +23,7 @@ from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.memory import Memory, MemoryText
 from orchestrator.engine.pool import Pool
-from orchestrator.engine.prepared import Prepared
+from orchestrator.engine.prepared import Needs, Prepared
 from orchestrator.engine.sessions import Makings, Sessions
 from orchestrator.engine.spare import memory_bytes
 from orchestrator.engine.stage import Stage, WaitingStage, open_stage
@@ -33,7 +34,7 @@ from orchestrator.gateway.model_service import ModelService
 from orchestrator.gateway.reach import Reach
 from orchestrator.gateway.secret_store import SecretStore
 from orchestrator.gateway.upstream import Upstream
-from orchestrator.plan import Place, Plan, plan
+from orchestrator.plan import Place
 from orchestrator.runners.claude_launch import history_file
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,14 @@ FRESH_SECONDS = 10.0
 """What was looked up when a task was accepted is looked up again if it begins later than that."""
 
 STAND_IN = "(a token for this run only)"
+
+
+class _Found(NamedTuple):
+    """What the disk says about a task."""
+
+    owner: User | None
+    git_mounts: tuple[Bind, ...]
+    memory: MemoryText
 
 
 def no_script(_: AgentSpec) -> Upstream | None:
@@ -93,35 +102,39 @@ class Staging:
 
     async def prepare(self, agent: AgentSpec, task: Task, *, really: bool = True) -> Prepared:
         """What a run needs; not `really`, and no secret is asked for."""
-        looks = self._looks
-        await anyio.to_thread.run_sync(self._copies.check, agent, task, limiter=looks)
+        found = await anyio.to_thread.run_sync(self._look, agent, task, limiter=self._looks)
         values = await self._secret_store.resolve(agent) if really else _stand_ins(agent)
         place = Place(
             image=agent.image or await self._image(),
-            workspace_owner=workspace_owner(task.workspace),
-            git_mounts=await anyio.to_thread.run_sync(
-                self._copies.git_mounts, agent, task, limiter=looks
-            ),
+            workspace_owner=found.owner,
+            git_mounts=found.git_mounts,
             ca_certificates=self._ca_certificates,
             seccomp=await self._runtime.seccomp_profile(),
         )
-        memory = await anyio.to_thread.run_sync(self._memory.read, agent, limiter=looks)
-        planned = self._plan(agent, task, place, values, memory, STAND_IN)
+        needs = Needs(agent, task, place, self._environ, values, found.memory)
+        planned = needs.planned(STAND_IN)
         binds = [mount for mount in planned.container.mounts if isinstance(mount, Bind)]
         versions = tuple(_identity(bind.source) for bind in binds)
         if may_wait(agent):
             versions = (await self._image_id(planned.container.image), *versions)
-        return Prepared(agent, task, place, values, memory, planned, versions)
+        return Prepared(**vars(needs), plan=planned, versions=versions)
+
+    def _look(self, agent: AgentSpec, task: Task) -> _Found:
+        """All that is looked for on the disk, at one go. Blocks."""
+        self._copies.check(agent, task)
+        mounts = self._copies.git_mounts(agent, task)
+        return _Found(workspace_owner(task.workspace), mounts, self._memory.read(agent))
 
     async def as_of_now(self, prepared: Prepared) -> Prepared:
         """The same, if it has waited: a session before it may have changed the agent's memory, and
         a secret does not last for ever.
         """
-        looks = self._looks
-        memory = await anyio.to_thread.run_sync(self._memory.read, prepared.agent, limiter=looks)
+        agent, memory = prepared.agent, prepared.memory
+        if agent.session.keep and agent.memory != "none":
+            memory = await anyio.to_thread.run_sync(self._memory.read, agent, limiter=self._looks)
         if memory == prepared.memory and time.monotonic() - prepared.at < FRESH_SECONDS:
             return prepared
-        return await self.prepare(prepared.agent, prepared.task)
+        return await self.prepare(agent, prepared.task)
 
     def turn(self, prepared: Prepared) -> AbstractAsyncContextManager[None]:
         """Wait for what only one run can have at a time: a session."""
@@ -147,7 +160,7 @@ class Staging:
                 yield waiting.stage
             return
         reach = self._reach(prepared.agent)
-        launch = self._launch(prepared, reach)
+        launch = prepared.planned(reach.model.token).launch
         held = self._runtime.open(prepared.plan.container, labels=_labels(prepared.task))
         async with open_stage(held, launch, reach) as stage:
             bind(reach, prepared, live, self._dialer)
@@ -186,7 +199,7 @@ class Staging:
         reach = self._reach(prepared.agent)
         labels = {"orchestrator.agent": prepared.agent.name, "orchestrator.spare": "yes"}
         held = self._runtime.open(prepared.plan.container, labels=labels)
-        launch = self._launch(prepared, reach)
+        launch = prepared.planned(reach.model.token).launch
         async with open_stage(held, launch, reach, initialize=True, rehearse=rehearse) as stage:
             yield WaitingStage(stage, await memory_bytes(stage.container))
 
@@ -195,45 +208,6 @@ class Staging:
         return tuple(self._environ.get(name, "") for name in prepared.plan.secrets_inside)
 
     # What it is made of
-
-    def _plan(
-        self,
-        agent: AgentSpec,
-        task: Task,
-        place: Place,
-        values: Mapping[str, SecretStr],
-        memory: MemoryText,
-        token: str,
-        *,
-        conversation: str = "",
-        resume: bool = False,
-    ) -> Plan:
-        exposed = {name: value.get_secret_value() for name, value in values.items()}
-        return plan(
-            agent,
-            task,
-            place,
-            self._environ,
-            token,
-            exposed,
-            memory=memory.briefing,
-            conversation=conversation,
-            resume=resume,
-        )
-
-    def _launch(
-        self, prepared: Prepared, reach: Reach, conversation: str = "", resume: bool = False
-    ) -> Launch:
-        return self._plan(
-            prepared.agent,
-            prepared.task,
-            prepared.place,
-            prepared.values,
-            prepared.memory,
-            reach.model.token,
-            conversation=conversation,
-            resume=resume,
-        ).launch
 
     def _makings(self, prepared: Prepared) -> Makings:
         agent = prepared.agent
@@ -246,8 +220,8 @@ class Staging:
             agent_digest=" ".join((agent.digest, *prepared.versions)),
             cli_digest=_digest(prepared.plan.launch),
             reach=lambda: self._reach(agent),
-            launch=lambda reach, conversation, resume: self._launch(
-                prepared, reach, conversation, resume
+            launch=lambda reach, conversation, resume: (
+                prepared.planned(reach.model.token, conversation, resume).launch
             ),
             history=lambda conversation: history_file(conversation, prepared.plan.launch.cwd),
         )

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -210,7 +211,8 @@ def docker_run(stage: Stage, folder: Path, plan: Plan, network: str, url: str) -
 async def on_bridge(stage: Stage, url: str) -> AsyncIterator[str]:
     """The URL under which a container on the engine's default network reaches the model."""
     network = await stage.runtime.engine.call(stage.runtime.engine.api.inspect_network, "bridge")
-    gateway = str(network["IPAM"]["Config"][0]["Gateway"])
+    config = network["IPAM"]["Config"][0]  # an engine that was just installed names no gateway
+    gateway = config.get("Gateway") or str(next(ip_network(config["Subnet"]).hosts()))
     port = urlsplit(url).port
     assert port is not None
 

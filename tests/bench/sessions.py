@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import anyio
+
 from orchestrator.app import open_orchestrator
 from orchestrator.domain.task import Task
 from orchestrator.engine.session_rows import SessionKey
@@ -22,6 +24,9 @@ from tests.bench.spares import call
 from tests.bench.stage import Stage, median_ms
 
 AGENT = "---\nname: bench\ndescription: For a measurement.\nsession: true\n---\n"
+
+SETTLE_SECONDS = 0.5
+"""Before each call: the engine still removes the container of the one before."""
 
 CHAPTER = 5
 """Turns of one session, before the next begins: a longer history takes the CLI longer."""
@@ -41,10 +46,10 @@ async def sessions(stage: Stage) -> tuple[Row, ...]:
                 names = [f"s{number}" for number in range(stage.times(4, 2))]
                 for session in names:
                     for turn in range(1 + CHAPTER):
-                        measured = (
-                            await call(service, model, session=session),
-                            await theirs(command, model),
-                        )
+                        await anyio.sleep(SETTLE_SECONDS)
+                        mine = await call(service, model, session=session)
+                        await anyio.sleep(SETTLE_SECONDS)
+                        measured = mine, await theirs(command, model)
                         if turn:  # the first one starts the container
                             ours.append(measured[0])
                             plain.append(measured[1])
