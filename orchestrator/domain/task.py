@@ -43,7 +43,7 @@ class Task(Frozen):
     after: tuple[str, ...] = ()
     """Runs that must have completed before this one begins."""
     parent_run_id: str = ""
-    """The run whose agent asked for this one."""
+    """The run whose agent asked for this one; or, in a session, the run that it goes on from."""
     budget_usd: Annotated[float, Field(gt=0)] | None = None
     """Less than the agent's own budget, if whoever asks has less left."""
     depth: Annotated[int, Field(ge=0)] = 0

@@ -18,12 +18,9 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.exchanges import Exchanges
-from orchestrator.engine.news import News
+from orchestrator.engine.news import News, soon
 from orchestrator.engine.record import Record
 from orchestrator.engine.store import Store
-
-LOOK_SECONDS = 0.3
-"""How often the store is looked at for what another process has answered."""
 
 MAX_QUESTION = 20_000
 """Characters of one question; the rest is cut."""
@@ -135,7 +132,7 @@ class Desk:
                     return default
                 now = await self._exchanges.question(self._run_id, asked.message_id)
                 return default if now is None or now.answer is None else now.answer
-            await _soon(changed, asked.deadline)
+            await soon(changed, asked.deadline - time.time())
 
     async def _decision_on(self, wanted: Approval) -> Approval:
         while True:
@@ -153,7 +150,7 @@ class Desk:
                         update={"decision": "timed_out", "message": NOT_APPROVED}
                     )
                 return now
-            await _soon(changed, wanted.deadline)
+            await soon(changed, wanted.deadline - time.time())
 
     @asynccontextmanager
     async def _waiting(self, what: str, kind: str) -> AsyncIterator[None]:
@@ -183,8 +180,3 @@ class Desk:
 
 def _object(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
-
-
-async def _soon(changed: anyio.Event, deadline: float) -> None:
-    with anyio.move_on_after(max(0.01, min(LOOK_SECONDS, deadline - time.time()))):
-        await changed.wait()

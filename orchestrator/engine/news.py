@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import anyio
+
+LOOK_SECONDS = 0.3
+"""How often the store is looked at all the same: other processes have no way to tell us."""
 
 
 class News:
@@ -19,3 +24,9 @@ class News:
     def next(self) -> anyio.Event:
         """What will be set by the next word. Take it before you look, or you may miss one."""
         return self._changed
+
+
+async def soon(changed: anyio.Event, seconds: float = inf) -> None:
+    """Until it is time to look again: at the next word, or a moment later, `seconds` at most."""
+    with anyio.move_on_after(min(seconds, LOOK_SECONDS)):
+        await changed.wait()

@@ -13,18 +13,40 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.memory import MemoryText
 from orchestrator.engine.session_rows import SessionKey
 from orchestrator.engine.spare import spare_key
-from orchestrator.plan import Place, Plan
+from orchestrator.plan import Place, Plan, plan
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A task that could begin now: what it needs has been found."""
+class Needs:
+    """What was found for a task."""
 
     agent: AgentSpec
     task: Task
     place: Place
+    variables: Mapping[str, str] = field(repr=False)
+    """Of the orchestrator's; agent.md may name some."""
     values: Mapping[str, SecretStr]
     memory: MemoryText
+
+    def planned(self, token: str, conversation: str = "", resume: bool = False) -> Plan:
+        """What is made of it, for a stage with this token."""
+        return plan(
+            self.agent,
+            self.task,
+            self.place,
+            self.variables,
+            token,
+            {name: value.get_secret_value() for name, value in self.values.items()},
+            memory=self.memory.briefing,
+            conversation=conversation,
+            resume=resume,
+        )
+
+
+@dataclass(frozen=True)
+class Prepared(Needs):
+    """A task that could begin now."""
+
     plan: Plan
     """With a stand-in for the token, which belongs to the stage."""
     versions: tuple[str, ...] = ()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
 
-from orchestrator.containers.runtime import Container, Runtime
+from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.errors import WireLost
 from orchestrator.wire.host import Process
@@ -56,13 +55,6 @@ class Spare(Protocol):
         ...
 
 
-Ready = Callable[[Process], Awaitable[None]]
-"""Returns when the CLI can take a message."""
-
-Prepare = Callable[[Container], Awaitable[None]]
-"""Done before the CLI starts: listeners that it finds there."""
-
-
 class WaitingCli:
     """A Spare: the container, and the CLI in it."""
 
@@ -104,25 +96,6 @@ class WaitingCli:
             raise WireLost(f"{self.name}: the container does not answer") from exc
         if not self.alive:
             raise WireLost(f"{self.name}: the CLI has exited while it waited")
-
-
-@asynccontextmanager
-async def open_waiting(
-    runtime: Runtime,
-    spec: ContainerSpec,
-    launch: Launch,
-    *,
-    ready: Ready,
-    prepare: Prepare | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> AsyncIterator[WaitingCli]:
-    """A container with its CLI started and ready; leaving the block leaves nothing behind."""
-    async with runtime.open(spec, labels=labels) as container:
-        if prepare is not None:
-            await prepare(container)
-        async with container.spawn(launch) as process:
-            await ready(process)
-            yield WaitingCli(container, process, await memory_bytes(container))
 
 
 def spare_key(spec: ContainerSpec, launch: Launch, *versions: str) -> str:

@@ -17,12 +17,9 @@ from orchestrator.domain.result import FINAL, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.exchanges import Exchanges
 from orchestrator.engine.lost import Recall, nothing_kept, settle_lost
-from orchestrator.engine.news import News
+from orchestrator.engine.news import News, soon
 from orchestrator.engine.store import RunRecord, Store
 from orchestrator.errors import RunNotFound, RunRefused
-
-LOOK_SECONDS = 0.3
-"""How often the store is looked at for what other processes have done, or want done."""
 
 LOST_SECONDS = 5.0
 """How often runs are looked for whose orchestrator has died."""
@@ -103,8 +100,7 @@ class TaskBook:
             left = deadline - anyio.current_time()
             if all(done) or asks or (until == "any" and any(done)) or left <= 0:
                 return tuple(views)
-            with anyio.move_on_after(min(left, LOOK_SECONDS)):
-                await changed.wait()
+            await soon(changed, left)
 
     async def view(self, run_id: str, caller: str | None = None) -> TaskView:
         """One task; None as the caller is whoever runs the orchestrator, who sees all."""
@@ -235,8 +231,7 @@ class TaskBook:
             if view.status in FINAL or left <= 0:
                 return view
             await self.settle()
-            with anyio.move_on_after(min(left, LOOK_SECONDS)):
-                await changed.wait()
+            await soon(changed, left)
 
     async def settle(self) -> None:
         """End the runs whose orchestrator has died."""

@@ -20,9 +20,10 @@ from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.conversation import CliEnded
 from orchestrator.engine.live import LiveRun
+from orchestrator.engine.news import LOOK_SECONDS
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Begun, Service
-from orchestrator.engine.task_book import LOOK_SECONDS, TaskBook, TaskView, Until
+from orchestrator.engine.task_book import TaskBook, TaskView, Until
 from orchestrator.errors import OrchestratorError, RunRefused
 
 __all__ = ["TaskView", "Tasks", "Until"]

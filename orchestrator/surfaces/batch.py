@@ -9,8 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from orchestrator.errors import CallerError
-
-Optional = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
+from orchestrator.surfaces.mcp_arguments import OptionalText
 
 
 class BatchTask(BaseModel):
@@ -20,10 +19,10 @@ class BatchTask(BaseModel):
 
     agent_name: str
     prompt: str
-    context: Optional = ""
-    workspace: Optional = ""
-    session: Optional = ""
-    id: Annotated[Optional, Field(description="What depends_on of others may name")] = ""
+    context: OptionalText = ""
+    workspace: OptionalText = ""
+    session: OptionalText = ""
+    id: Annotated[OptionalText, Field(description="What depends_on of others may name")] = ""
     depends_on: Annotated[
         tuple[str, ...], BeforeValidator(lambda given: () if given is None else given)
     ] = ()

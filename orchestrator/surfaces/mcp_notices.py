@@ -25,13 +25,20 @@ LOOK_SECONDS = 1.0
 TELL_SECONDS = 5.0
 """For one client to take the notice of a change; who does not read misses it."""
 
-HANDSHAKE_ERA = "2026"
-"""Versions below have sessions, and take notices on them; later ones subscribe."""
+MODERN_ERA = "2026"
+"""Versions below have sessions: they take notices on them, and requests of ours in the middle of a
+call. Later ones subscribe, and are called again.
+"""
 
 MAX_WATCHED = 200
 """Of resources, for one client."""
 
 Request = ServerRequestContext[Any]
+
+
+def is_modern(ctx: Request) -> bool:
+    """Whether the client speaks a version without sessions."""
+    return ctx.protocol_version >= MODERN_ERA
 
 
 class ChangeNotices:
@@ -44,7 +51,7 @@ class ChangeNotices:
 
     async def remember(self, ctx: Request, call_next: Any) -> Any:
         """Middleware: know whom to tell, and promise it in the handshake."""
-        if ctx.protocol_version < HANDSHAKE_ERA:
+        if not is_modern(ctx):
             self._connections.add(_connection(ctx))
         result = await call_next(ctx)
         if ctx.method == "initialize":
@@ -105,8 +112,6 @@ class RunNotices:
         async with anyio.create_task_group() as tasks:
             while True:
                 changed = self._service.news.next()
-                with anyio.move_on_after(LOOK_SECONDS):
-                    await changed.wait()
                 try:
                     for uri in await self._changed(run_of):
                         await self._bus.publish(ResourceUpdated(uri=uri))
@@ -115,6 +120,8 @@ class RunNotices:
                                 tasks.start_soon(_tell, connection.send_resource_updated, uri)
                 except StoreFailed as exc:
                     log.warning("runs cannot be watched: %s", exc)
+                with anyio.move_on_after(LOOK_SECONDS):
+                    await changed.wait()
 
     async def _changed(self, run_of: Callable[[str], str]) -> list[str]:
         """What is not as it was when it was last looked at."""

@@ -24,6 +24,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event
 from orchestrator.domain.exchange import Question
 from orchestrator.domain.task import Task
+from orchestrator.engine.news import soon
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks import Tasks, TaskView, Until
@@ -31,14 +32,12 @@ from orchestrator.errors import OrchestratorError, RunRefused
 from orchestrator.surfaces.client_window import window_seconds
 from orchestrator.surfaces.mcp_answers import LINE_CHARS, run_answer
 from orchestrator.surfaces.mcp_forms import PersonsAnswer, can_ask, question_form, question_words
+from orchestrator.surfaces.mcp_notices import is_modern
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 10.0
 """Between two words to a client that waits; clients give up on silent servers."""
-
-LOOK_SECONDS = 0.3
-"""How often a question that a person was asked is looked at: somebody else may have answered."""
 
 QUEUED_LINES = 1000
 """Of progress; who does not keep up misses some, not the answer."""
@@ -51,9 +50,6 @@ NOT_READY = (
     "being built, or a secret's command does not answer. Call again in a minute; `orchestrator "
     "images build` shows how far it is"
 )
-
-HANDSHAKE_ERA = "2026"
-"""Versions below take requests of ours in the middle of a call; later ones are called again."""
 
 Call = Context[Any]
 
@@ -172,10 +168,10 @@ class Waiting:
         with lines or Lines(f"waiting for {' '.join(runs)}") as shown:
             while True:
                 views = await shown.during(wait.ctx, look)
-                question = self._for_a_person(wait, views)
+                question = await self._for_a_person(wait, views)
                 if question is None:
                     return views
-                if wait.ctx.request_context.protocol_version >= HANDSHAKE_ERA:
+                if is_modern(wait.ctx.request_context):
                     return _to_be_asked(question, runs)
                 await shown.during(wait.ctx, partial(self._ask, wait, question))
 
@@ -195,17 +191,19 @@ class Waiting:
 
     # Questions for a person
 
-    def _for_a_person(self, wait: Wait, views: Sequence[TaskView]) -> Question | None:
+    async def _for_a_person(self, wait: Wait, views: Sequence[TaskView]) -> Question | None:
+        """One that the author of the agent that asks, maybe for another one, wants a person to
+        answer.
+        """
         if not (wait.left and can_ask(wait.ctx.client_capabilities)):
             return None
         agents = self._service.agents.current().agents
-        for view in views:
-            agent = agents.get(view.agent)
-            if agent is None or agent.ask.whom != "user":
-                continue
-            for question in view.questions:
-                if question.message_id not in wait.declined:
-                    return question
+        for question in (each for view in views for each in view.questions):
+            asker = await self._service.store.run(question.run_id)
+            agent = agents.get(asker.agent) if asker is not None else None
+            wanted = agent is not None and agent.ask.whom == "user"
+            if wanted and question.message_id not in wait.declined:
+                return question
         return None
 
     async def _ask(self, wait: Wait, question: Question) -> None:
@@ -229,8 +227,7 @@ class Waiting:
                 view = await self._tasks.view(question.run_id)
                 if question.message_id not in {each.message_id for each in view.questions}:
                     break
-                with anyio.move_on_after(LOOK_SECONDS):
-                    await changed.wait()
+                await soon(changed)
         scope.cancel()
 
     async def _deliver(self, wait: Wait, run_id: str, message_id: str, response: object) -> None:

@@ -190,7 +190,7 @@ async def staged(
     begun = await service.begin(task, events.append)
     prepared = begun.prepared
     async with staging.stage(prepared, begun.live) as stage:
-        env = staging._launch(prepared, stage.reach).env
+        env = prepared.planned(stage.reach.model.token).launch.env
         yield Rig(stage.container, prepared, stage.reach, env, canary, book, dialer, events)
 
 

@@ -1,7 +1,7 @@
 """Many tasks in the background at once, with trivial agents. BENCH_TASKS says how many.
 
 They are measured in a process of their own, which has seen nothing else:
-`python -m tests.bench.queued IMAGE 200`.
+`python -m tests.bench.queued IMAGE 1000`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.bench.row import Row
 from tests.bench.runs import ANSWER, PROMPT, bench_settings, open_model
 from tests.bench.stage import Stage
 
-QUEUED = int(os.environ.get("BENCH_TASKS", "200"))
+QUEUED = int(os.environ.get("BENCH_TASKS", "1000"))
 QUICK_QUEUED = 32
 AT_ONCE = 16
 

@@ -11,9 +11,9 @@ from orchestrator.app import open_runtime
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.engine.pool import Pool
 from orchestrator.engine.shelf import PoolLimits
-from orchestrator.engine.spare import WaitingCli, open_waiting
+from orchestrator.engine.spare import WaitingCli
 from orchestrator.settings import read_settings
-from tests.engine.pool_stage import CAT, echoes
+from tests.engine.pool_stage import open_waiting
 
 SPARES = 2
 
@@ -23,7 +23,7 @@ async def main(state_dir: Path, image: str) -> None:
     limits = PoolLimits(pause_after_seconds=0, min_available_bytes=0)
     async with open_runtime(settings, reap=False) as runtime, Pool[WaitingCli](limits) as pool:
         spec = ContainerSpec(image=image)
-        pool.want("key", SPARES, lambda: open_waiting(runtime, spec, CAT, ready=echoes))
+        pool.want("key", SPARES, lambda: open_waiting(runtime, spec))
         await pool.until(lambda state: state.paused == SPARES)
         print("paused", flush=True)
         await anyio.sleep_forever()

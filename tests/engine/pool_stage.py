@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.container import HOME, MIB, ContainerSpec, Launch, Limits, Tmpfs
 from orchestrator.engine.shelf import Maker
-from orchestrator.engine.spare import WaitingCli, open_waiting
+from orchestrator.engine.spare import WaitingCli, memory_bytes
 from orchestrator.wire.host import Process
 
 CAT = Launch(argv=("cat",))
@@ -41,7 +41,7 @@ class Stage:
 
     @asynccontextmanager
     async def _make(self, key: str) -> AsyncIterator[WaitingCli]:
-        async with open_waiting(self.runtime, self.spec, CAT, ready=echoes) as spare:
+        async with open_waiting(self.runtime, self.spec) as spare:
             self.made_for[spare.name] = key
             self.spares[spare.name] = spare
             try:
@@ -54,9 +54,12 @@ class Stage:
         return {info.name for info in await self.runtime.list()}
 
 
-async def echoes(process: Process) -> None:
-    """The CLI answers."""
-    await say(process, b"ready")
+@asynccontextmanager
+async def open_waiting(runtime: Runtime, spec: ContainerSpec) -> AsyncIterator[WaitingCli]:
+    """A container with its `cat` started and ready; leaving the block leaves nothing behind."""
+    async with runtime.open(spec) as container, container.spawn(CAT) as process:
+        await say(process, b"ready")
+        yield WaitingCli(container, process, await memory_bytes(container))
 
 
 async def say(process: Process, text: bytes) -> None:

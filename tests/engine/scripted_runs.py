@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -18,6 +19,7 @@ from orchestrator.engine.clock import Clock
 from orchestrator.engine.conversation import Conversation
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.live import LiveRun
+from orchestrator.engine.lost import nothing_kept
 from orchestrator.engine.record import Listener, Record
 from orchestrator.engine.service import Begun, Service
 from orchestrator.engine.store import Store
@@ -32,6 +34,8 @@ class Listening:
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.at_work = anyio.Event()
+        self.at_work.set()
 
     async def interrupt(self) -> None:
         pass
@@ -45,12 +49,13 @@ class ScriptedService(Service):
 
     def __init__(self, store: Store, alive: Callable[[str], bool]) -> None:
         nothing = cast("Any", None)
+        keeps_none = cast("Any", SimpleNamespace(kept=SimpleNamespace(recall=nothing_kept)))
         super().__init__(
             agents=nothing,
             store=store,
             staging=nothing,
             sessions=nothing,
-            copies=nothing,
+            copies=keeps_none,
             alive=alive,
         )
         self.answer_seconds: dict[str, float] = {}
@@ -82,6 +87,7 @@ class ScriptedService(Service):
         await self.store.set_status(live.run_id, "running")
         heard = Listening()
         live.conversation = cast("Conversation", heard)
+        live.reach = cast("Any", SimpleNamespace(model=SimpleNamespace(was_asked=True)))
         self.heard[live.run_id] = heard
         self.live[live.run_id] = live
         with live.clock.running():

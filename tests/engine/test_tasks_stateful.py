@@ -406,7 +406,7 @@ class Questions(RuleBasedStateMachine):
 def test_whatever_happens_the_store_stays_true_and_no_answer_is_lost_or_doubled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("desk", "task_book", "tasks"):
+    for module in ("news", "tasks"):
         monkeypatch.setattr(f"orchestrator.engine.{module}.LOOK_SECONDS", PAUSE_SECONDS)
     run_state_machine_as_test(
         Questions,

@@ -93,6 +93,30 @@ async def test_the_parent_is_asked_if_the_client_cannot_ask_a_person(
         await server.call("cancel_task", task_id=now["run_id"])
 
 
+@pytest.mark.parametrize(("above", "below"), [("parent", "user"), ("user", "parent")])
+async def test_whether_a_person_is_asked_is_up_to_the_author_of_the_agent_that_asks(
+    serve: Serve, above: str, below: str
+) -> None:
+    forms: list[str] = []
+
+    async def person(ctx: object, params: t.ElicitRequestParams) -> t.ElicitResult:
+        forms.append(params.message)
+        return t.ElicitResult(action="accept", content={"answer": "green"})
+
+    async with serve(elicitation_callback=person) as server:
+        lead, worker = f"lead-{server.caller}", f"worker-{server.caller}"
+        server.stage.add_agent(worker, *ASKS, ask=below, allowed_callers=[lead])
+        errand = {"agent_name": worker, "prompt": "x"}
+        steps = ({"tool": "mcp__parent__run_subagent", "input": errand}, ASKS[-1])
+        server.agent("lead", *steps, ask=above, subagents=[worker])
+        now = await server.call("run_subagent", agent_name=lead, prompt="x")
+        if below == "user":
+            assert (len(forms), now["result"]) == (1, "it is it is green")
+            return
+        assert (forms, len(now["questions"])) == ([], 1)
+        await server.call("cancel_task", task_id=now["run_id"])
+
+
 # Approvals and steering
 
 
