@@ -7,7 +7,7 @@ import logging
 import secrets as random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -163,21 +163,22 @@ class Service:
     async def carry(self, begun: Begun) -> RunResult:
         """Carry a task to its end."""
         live, outcome = begun.live, begun.live.outcome
-        try:
-            await self._carry_out(begun)
-        except CallerError as exc:
-            outcome.fail("start_failed", str(exc))
-            raise
-        except Exception as exc:
-            if not outcome.decided:
-                outcome.fail("machinery", str(exc))
-            raise
-        except BaseException:
-            if not outcome.decided:
-                outcome.fail("cancelled", "the caller cancelled the run", "cancelled")
-            raise
-        finally:
-            result = await self._end(live)  # whatever happened, it is kept
+        async with AsyncExitStack() as turns:  # the next one's turn comes when this end is known
+            try:
+                await self._carry_out(begun, turns)
+            except CallerError as exc:
+                outcome.fail("start_failed", str(exc))
+                raise
+            except Exception as exc:
+                if not outcome.decided:
+                    outcome.fail("machinery", str(exc))
+                raise
+            except BaseException:
+                if not outcome.decided:
+                    outcome.fail("cancelled", "the caller cancelled the run", "cancelled")
+                raise
+            finally:
+                result = await self._end(live)  # whatever happened, it is kept
         return result
 
     async def give_up(self, begun: Begun, reason: Reason, message: str) -> RunResult:
@@ -201,13 +202,15 @@ class Service:
             raise RunNotFound(f"there is no run {run_id!r} of yours")
         return await anyio.to_thread.run_sync(partial(self.copies.apply, run_id, dry_run=dry_run))
 
-    async def _carry_out(self, begun: Begun) -> None:
+    async def _carry_out(self, begun: Begun, turns: AsyncExitStack) -> None:
         prepared, live = begun.prepared, begun.live
-        async with self._staging.turn(prepared), self._place(prepared), self._at_work(live):
-            prepared = await self._staging.as_of_now(prepared)
-            live.plan = prepared.plan
-            live.record.add_secrets(prepared.secrets)
-            await self.store.set_status(live.run_id, "running")
+        await turns.enter_async_context(self._staging.turn(prepared))
+        await turns.enter_async_context(self._place(prepared))
+        prepared = await self._staging.as_of_now(prepared)
+        live.plan = prepared.plan
+        live.record.add_secrets(prepared.secrets)
+        await self.store.set_status(live.run_id, "running")
+        async with self._at_work(live):
             await carry_out(live, self._staging.stage(prepared, live), self.copies)
 
     @asynccontextmanager

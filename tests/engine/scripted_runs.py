@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -82,7 +83,7 @@ class ScriptedService(Service):
         record.note("queued", "for a test")
         return Begun(cast("Any", None), LiveRun(plan, record, clock, desk))
 
-    async def _carry_out(self, begun: Begun) -> None:
+    async def _carry_out(self, begun: Begun, turns: AsyncExitStack) -> None:
         live = begun.live
         await self.store.set_status(live.run_id, "running")
         heard = Listening()

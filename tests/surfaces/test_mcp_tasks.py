@@ -82,13 +82,6 @@ async def test_a_call_does_not_outlast_its_client_before_anything_has_begun(
         assert (await server.call("get_all_tasks"))["tasks"] == []
 
 
-PATIENCES = {"claude-code": 120, "claude-ai": 60, "codex-mcp-client": 60, "somebody": 60}
-"""Seconds after which a client gives up, or at least stops to show what happens."""
-
-TIMES_FASTER = 10
-"""A task of minutes, in a test of seconds."""
-
-
 async def test_a_client_that_stops_waiting_for_a_task_does_not_end_it(
     serve: Serve,
 ) -> None:
