@@ -11,7 +11,7 @@ import anyio
 from orchestrator.engine.pool import Pool
 from orchestrator.engine.shelf import Maker, PoolEvent, PoolLimits, PoolState
 from orchestrator.engine.spare import WaitingCli
-from orchestrator.errors import OperatorError, WireLost
+from orchestrator.errors import OperatorError, OrchestratorError, WireLost
 from tests.engine.pool_stage import Stage, say
 
 AGENTS = ("reader", "writer", "tester")
@@ -47,6 +47,8 @@ class Storm:
         self._available = PLENTY
         self._generation = dict.fromkeys(AGENTS, 0)
         self._left = 0
+        self._restarts = 0
+        self._engine_is_away = False
         self._harmed: set[str] = set()
         self._used: set[str] = set()
         self.got = 0
@@ -84,7 +86,7 @@ class Storm:
         assert state.claimed + state.cold == self.got == len(self._used)
         assert (state.made, state.claimed) == (kinds.count("made"), kinds.count("claimed"))
         assert state.failed == kinds.count("make_failed")
-        assert "close_failed" not in kinds
+        assert self._restarts or "close_failed" not in kinds
 
     async def _claim_on(self, pool: Pool[WaitingCli]) -> None:
         while self._left > 0:
@@ -97,11 +99,14 @@ class Storm:
             if self._random.random() > IN_A_HURRY:
                 with anyio.move_on_after(WAIT_SECONDS):
                     await pool.until(self._could_be_claimed(agent))
-            key = self._key(agent)
+            key, restarts = self._key(agent), self._restarts
             try:
                 async with pool.claimed(key, self._maker(key)) as spare:
                     await self._use(key, spare)
             except MadeToFail:
+                self.refused += 1
+            except OrchestratorError:  # there was no engine to make one
+                assert self._restarts > restarts or self._engine_is_away
                 self.refused += 1
             _check_sum(pool.state)
 
@@ -110,18 +115,20 @@ class Storm:
         assert self._stage.made_for[spare.name] == key, "made for another"
         self._used.add(spare.name)
         self.got += 1
-        if self._random.random() < KILLED_IN_USE:
+        restarts = self._restarts
+        if self._random.random() < KILLED_IN_USE and not self._engine_is_away:
             self._harmed.add(spare.name)
             await self._stage.kill(spare)
         try:
             await say(spare.process, spare.name.encode())
         except (WireLost, OSError, EOFError):
-            assert spare.name in self._harmed, "lost without a reason"
+            reason = spare.name in self._harmed or self._restarts > restarts
+            assert reason or self._engine_is_away, "lost without a reason"
             self.lost += 1
 
     async def _do_harm(self, pool: Pool[WaitingCli]) -> None:
         match self._random.choice(("kill", "kill", "forget", "memory", "restart")):
-            case "kill" if self._stage.spares:
+            case "kill" if self._stage.spares and not self._engine_is_away:
                 victim = self._random.choice(sorted(self._stage.spares))
                 self._harmed.add(victim)
                 await self._stage.kill(self._stage.spares[victim])
@@ -132,9 +139,14 @@ class Storm:
                 self._want(pool, agent)
             case "memory":
                 self._available = 0
-            case "restart" if self._restart is not None:
+            case "restart" if self._restart is not None and not self._engine_is_away:
                 self._harmed |= set(self._stage.spares)
-                await self._restart()
+                self._restarts += 1
+                self._engine_is_away = True
+                try:
+                    await self._restart()
+                finally:
+                    self._engine_is_away = False
 
     def _could_be_claimed(self, agent: str) -> Callable[[PoolState], bool]:
         return lambda state: state.memory_short or state.waiting_by_key[self._key(agent)] > 0

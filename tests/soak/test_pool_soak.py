@@ -5,6 +5,7 @@ With SOAK_RESTART=1, SOAK_RESTART_COMMAND (such as `systemctl restart docker`) i
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shlex
@@ -29,7 +30,11 @@ RESTART_COMMAND = shlex.split(os.environ.get("SOAK_RESTART_COMMAND", "systemctl 
 STORM_SECONDS = 3600
 RESTART_SECONDS = 120
 
-pytestmark = pytest.mark.timeout(0)
+pytestmark = [
+    pytest.mark.timeout(0),
+    # docker-py leaves a socket to the collector when no engine answers.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 async def restart() -> None:
@@ -38,6 +43,7 @@ async def restart() -> None:
 
 
 def _descriptors() -> int:
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
