@@ -28,8 +28,10 @@ class LiveRun:
     """How its agent runs others, if it may."""
     works_for: LiveRun | None = None
     """The run whose agent asked for it, if one did."""
+    delegations: int = 0
+    """How often it has tried to hand something to others."""
     errands: list[LiveRun] = field(default_factory=list)
-    """What it has handed to others."""
+    """What it has handed to them."""
     reach: Reach | None = None
     conversation: Conversation | None = None
     """While there is somebody to talk to."""

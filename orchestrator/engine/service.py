@@ -251,7 +251,8 @@ class Service:
             raise CallerRefused(f"you may run {', '.join(mine.subagents)}, and not {agent!r}")
         if task.depth >= MAX_DEPTH:
             raise CallerRefused(f"agents run agents {MAX_DEPTH} deep at most; do it yourself")
-        if len(live.errands) >= MAX_ERRANDS:
+        live.delegations += 1
+        if live.delegations > MAX_ERRANDS:
             raise CallerRefused(f"that were {MAX_ERRANDS} tasks for others; do the rest yourself")
         if live.budget_left is not None and live.budget_left <= 0:
             raise CallerRefused("the budget is spent; answer with what you have")
