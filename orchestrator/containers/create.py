@@ -38,6 +38,9 @@ def create_body(
         "AttachStdout": True,
         "AttachStderr": True,
         "Tty": False,
+        # Not even the engine's network "none": no endpoint to join and leave, which is half of a
+        # start. "NetworkMode" says the same to engines that do not know this.
+        "NetworkDisabled": True,
         "Healthcheck": {"Test": ["NONE"]},
         "StopTimeout": 1,
         "HostConfig": _host_config(spec, keep_as, cpus_available),

@@ -71,7 +71,7 @@ ACCEPT_PAUSE_SECONDS = 0.1
 OOM_SCORE_ADJ = b"500"
 """When memory runs out, the kernel takes the agent's processes before the warden."""
 
-AGENT_NICE = 19
+AGENT_NICE = 10
 """In its own container the warden comes first: a fork bomb must not keep it from its wire."""
 
 NOBODY = 65534

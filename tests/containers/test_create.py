@@ -43,6 +43,7 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
         "AttachStdout": True,
         "AttachStderr": True,
         "Tty": False,
+        "NetworkDisabled": True,
         "Healthcheck": {"Test": ["NONE"]},
         "StopTimeout": 1,
         "HostConfig": {

@@ -78,8 +78,6 @@ async def test_every_promise_holds_on_this_engine(
 @pytest.mark.parametrize(
     ("name", "host_config", "seen"),
     [
-        ("network", {"NetworkMode": "host"}, "interfaces: "),
-        ("dns", {"ExtraHosts": ["example.com:192.0.2.1"]}, "example.com is 192.0.2.1"),
         ("root filesystem", {"ReadonlyRootfs": False}, "/workspace"),
         ("scratch space", {"ShmSize": 128 * MIB}, "/dev/shm 80 of 64 MiB then no end"),
         ("scratch space", {"Tmpfs": {}}, "Read-only file system"),
@@ -106,6 +104,41 @@ async def test_a_weaker_container_breaks_its_promise(
     assert not found.ok
     assert seen in found.detail
     assert found.advice
+
+
+@pytest.mark.parametrize(
+    ("name", "host_config", "seen"),
+    [
+        ("network", {"NetworkMode": "host"}, "interfaces: "),
+        ("dns", {"ExtraHosts": ["example.com:192.0.2.1"]}, "example.com is 192.0.2.1"),
+    ],
+)
+async def test_a_container_with_a_network_breaks_its_promise(
+    weaken: Weaken,
+    runtime: DockerRuntime,
+    spec: ContainerSpec,
+    name: str,
+    host_config: dict[str, object],
+    seen: str,
+) -> None:
+    weaken(body={"NetworkDisabled": False}, **host_config)
+    async with runtime.open(spec) as container:
+        found = await look_inside(name, container)
+    assert not found.ok
+    assert seen in found.detail
+    assert found.advice
+
+
+@pytest.mark.parametrize(
+    ("disabled", "mode"), [(True, "host"), (True, "bridge"), (False, "none")], ids=str
+)
+async def test_each_of_the_two_settings_leaves_no_network(
+    weaken: Weaken, runtime: DockerRuntime, spec: ContainerSpec, disabled: bool, mode: str
+) -> None:
+    weaken(body={"NetworkDisabled": disabled}, NetworkMode=mode)
+    async with runtime.open(spec) as container:
+        found = await look_inside("network", container)
+    assert found.ok, found.detail
 
 
 async def test_a_socket_of_the_host_is_found(
