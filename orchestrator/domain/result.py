@@ -59,15 +59,25 @@ Reason = Literal[
 ]
 
 
-class Usage(Frozen):
-    """What a run took from the model, as the gateway counted it."""
+class Tokens(Frozen):
+    """Of a model, by what they were for."""
 
-    requests: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+
+
+class Spent(Tokens):
+    """Tokens, and what they cost."""
+
     cost_usd: float = 0.0
+
+
+class Usage(Spent):
+    """What a run took from the model, as the gateway counted it."""
+
+    requests: int = 0
 
 
 class ChangedFile(Frozen):

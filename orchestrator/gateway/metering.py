@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from orchestrator.domain import Frozen
+from orchestrator.domain.result import Spent
 from orchestrator.gateway.prices import Used, cost_usd
 
 LINE_BYTES = 4 * 1024 * 1024
@@ -28,15 +28,10 @@ NAME_CHARS = 100
 """Of a name that goes into an event."""
 
 
-class Tally(Frozen):
+class Tally(Spent):
     """What one request took."""
 
     model: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    cost_usd: float = 0.0
     error_type: str = ""
     """What the API called the error, if there was one."""
 

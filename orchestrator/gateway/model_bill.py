@@ -5,27 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from orchestrator.domain import Frozen
 from orchestrator.domain.result import Usage
+from orchestrator.gateway.metering import Tally
 
 log = logging.getLogger(__name__)
 
 
-class ModelRequestSeen(Frozen):
-    """One request to the model that has ended, for the run's record."""
+class ModelRequestSeen(Tally):
+    """One request to the model that has ended, for the run's record.
+
+    Its `error_type` is the API's word ("overloaded_error"), or ours: unreachable, redirected,
+    stream_cut, client_gone, budget_exceeded.
+    """
 
     status: int
     """As the container saw it; 499 when it did not wait for the answer."""
-    model: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    cost_usd: float = 0.0
     duration_ms: int = 0
-    error_type: str = ""
-    """The API's word ("overloaded_error"), or ours: unreachable, redirected, stream_cut,
-    client_gone, budget_exceeded."""
 
 
 OnRequest = Callable[[ModelRequestSeen], None]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.result import Tokens
 
 WEB_SEARCH_USD = 0.01
 """For each search that the API makes on the model's behalf."""
@@ -35,15 +36,11 @@ class Price(Frozen):
     long_prompt: LongPrompt | None = None
 
 
-class Used(Frozen):
-    """What one request took."""
+class Used(Tokens):
+    """What one request took, and what else decides its price."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    """Of either kind."""
     cache_write_hour_tokens: int = 0
+    """Of all that were written to the cache."""
     web_searches: int = 0
     fast: bool = False
     us_only: bool = False
