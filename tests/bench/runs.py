@@ -9,13 +9,13 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
@@ -41,6 +41,9 @@ from tests.bench.stage import COMMAND_SECONDS, Stage, median_ms
 AGENT = "---\nname: bench\ndescription: For a measurement.\n---\n"
 ANSWER = "done"
 PROMPT = "Say it."
+
+ANEW = "docker run --rm, claude"
+ON_HOST = "docker run --rm --network host, claude"
 
 
 @dataclass
@@ -102,23 +105,30 @@ async def runs(stage: Stage) -> tuple[Row, ...]:
                         if round_number:  # the first one only warms up
                             for name, times in measured.items():
                                 taken[name].append(times)
+    ours = taken["ours"]
     return (
-        _row("to the first model request", taken, "bridge", target=ratio_at_most(1.1)),
-        _row("to the first model request", taken, "host"),
-        _row("to the answer", taken, "bridge"),
+        call_row("run_subagent, cold", "asked", ours, taken["bridge"], target=ratio_at_most(1.1)),
+        call_row("run_subagent, cold", "asked", ours, taken["host"], ON_HOST),
+        call_row("run_subagent, cold", "done", ours, taken["bridge"]),
     )
 
 
-def _row(
-    until: str, taken: Mapping[str, list[Times]], network: str, target: Target | None = None
+def call_row(
+    what: str,
+    until: Literal["asked", "done"],
+    ours: list[Times],
+    others: list[Times],
+    against: str = ANEW,
+    target: Target | None = None,
 ) -> Row:
-    asked = until == "to the first model request"
+    """A call, to its first request or to its answer, against another way to have the same."""
+    words = {"asked": "to the first model request", "done": "to the answer"}
     return Row(
-        name=f"run_subagent, cold, {until}",
-        against="docker run --rm" + (" --network host" if network == "host" else "") + ", claude",
+        name=f"{what}, {words[until]}",
+        against=against,
         unit="ms",
-        ours=median_ms([times.asked if asked else times.done for times in taken["ours"]]),
-        theirs=median_ms([times.asked if asked else times.done for times in taken[network]]),
+        ours=median_ms([getattr(times, until) for times in ours]),
+        theirs=median_ms([getattr(times, until) for times in others]),
         target=target,
     )
 

@@ -24,12 +24,13 @@ from tests.bench.runs import (
     Model,
     Times,
     bench_settings,
+    call_row,
     docker_run,
     on_bridge,
     open_model,
     theirs,
 )
-from tests.bench.stage import Stage, median_ms
+from tests.bench.stage import Stage
 from tests.engine.staged import engine_of
 
 AGENT = "---\nname: bench\ndescription: For a measurement.\nwarm: {warm}\n---\n"
@@ -61,22 +62,8 @@ async def spares(stage: Stage) -> tuple[Row, ...]:
             claimed = pool_of(service).state.claimed
         assert claimed == 1 + len(ours), "a call was not a warm one"
     return (
-        Row(
-            name="run_subagent, warm, to the first model request",
-            against="docker run --rm, claude",
-            unit="ms",
-            ours=median_ms([times.asked for times in ours]),
-            theirs=median_ms([times.asked for times in plain]),
-            target=ratio_at_most(0.08),
-        ),
-        Row(
-            name="run_subagent, warm, to the answer",
-            against="docker run --rm, claude",
-            unit="ms",
-            ours=median_ms([times.done for times in ours]),
-            theirs=median_ms([times.done for times in plain]),
-            target=ratio_at_most(0.15),
-        ),
+        call_row("run_subagent, warm", "asked", ours, plain, target=ratio_at_most(0.08)),
+        call_row("run_subagent, warm", "done", ours, plain, target=ratio_at_most(0.15)),
     )
 
 
