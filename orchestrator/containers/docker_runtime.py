@@ -386,11 +386,13 @@ class _Held:
         return honest and self._container is not None
 
     async def _see_stopped(self) -> None:
-        """See that it has stopped: the engine says "die" a moment before it lists it as exited."""
+        """See that it has stopped, though it said so: somebody may have started it again.
+
+        And the engine says "die" a moment before it lists a container as exited.
+        """
         api = self._engine.api
-        if self._fate is None or not self._fate.died.is_set():
-            with suppress(EngineRefused, NameTaken):  # not running, or gone
-                await self._engine.call(api.kill, self._id)
+        with suppress(EngineRefused, NameTaken):  # not running, or gone
+            await self._engine.call(api.kill, self._id)
         with suppress(EngineRefused):
             await self._engine.call(api.wait, self._id, timeout=int(GONE_SECONDS))
 
