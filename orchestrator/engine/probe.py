@@ -79,11 +79,16 @@ def network() -> Facts:
 
 
 def dns() -> Facts:
+    """What becomes of a name of the outside, and of the container's own."""
+    return {"name": NAME, "outside": _looked_up(NAME), "localhost": _looked_up("localhost")}
+
+
+def _looked_up(name: str) -> Facts:
     try:
-        found = socket.getaddrinfo(NAME, 443)
+        found = socket.getaddrinfo(name, 443)
     except OSError as exc:
-        return {"name": NAME, "addresses": [], "error": exc.strerror or str(exc)}
-    return {"name": NAME, "addresses": sorted({str(row[4][0]) for row in found}), "error": ""}
+        return {"addresses": [], "error": exc.strerror or str(exc)}
+    return {"addresses": sorted({str(row[4][0]) for row in found}), "error": ""}
 
 
 def root_filesystem(*scratch_space: str) -> Facts:

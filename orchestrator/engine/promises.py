@@ -94,9 +94,12 @@ async def _network(container: Container) -> Finding:
 
 async def _dns(container: Container) -> Finding:
     seen = await ask(container, "dns")
-    if seen["addresses"]:
-        return False, f"{seen['name']} is {', '.join(seen['addresses'])}"
-    return True, f"{seen['name']}: {seen['error']}"
+    outside, own = seen["outside"], seen["localhost"]
+    if outside["addresses"]:
+        return False, f"{seen['name']} is {', '.join(outside['addresses'])}"
+    if not {"127.0.0.1"} <= set(own["addresses"]) <= {"127.0.0.1", "::1"}:
+        return False, f"localhost is {', '.join(own['addresses']) or own['error']}"
+    return True, f"{seen['name']}: {outside['error']}"
 
 
 async def _root_filesystem(container: Container) -> Finding:
@@ -292,9 +295,9 @@ INSIDE: tuple[Promise[Container], ...] = (
     ),
     Promise(
         "dns",
-        "no name can be resolved",
+        "no name can be resolved but localhost",
         _dns,
-        f"{_SANDBOX} network mode none, or the image brings a resolver of its own",
+        f"{_SANDBOX} network mode none, or the image is not built on ours",
     ),
     Promise(
         "root filesystem",

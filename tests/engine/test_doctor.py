@@ -139,6 +139,17 @@ async def test_a_socket_of_the_host_is_found(
     assert (found.ok, found.detail) == (False, "/run/docker.sock")
 
 
+async def test_an_image_that_does_not_know_localhost_breaks_the_promise(
+    weaken: Weaken, runtime: DockerRuntime, spec: ContainerSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "nsswitch.conf").write_text("hosts: files\n")
+    weaken(Binds=[f"{tmp_path}/nsswitch.conf:/etc/nsswitch.conf:ro"])
+    async with runtime.open(spec) as container:
+        found = await look_inside("dns", container)
+    assert not found.ok
+    assert found.detail.startswith("localhost is Name or service not known"), found.detail
+
+
 async def test_a_setuid_file_is_found(runtime: DockerRuntime, spec: ContainerSpec) -> None:
     async with runtime.open(spec) as container:
         script = "cp /bin/true /tmp/gain && chmod u+s /tmp/gain"
