@@ -46,6 +46,11 @@ def start_error(image: str, memory_bytes: int, ending: Ending) -> OrchestratorEr
             f"a container of {image} was killed before it was ready: a memory limit of "
             f"{memory_bytes // 2**20} MiB is too small for it; raise the limit"
         )
+    if ending.how == "closed":
+        return EngineRefused(
+            f"a container of {image} was started, but did not answer in time, and was ended; try "
+            "again with fewer at once, or build the image on ours if it never answers"
+        )
     if ending.how == "malformed":
         return SpecRefused(f"{image} does not work with this orchestrator: {ending.detail}")
     said = f": {ending.last_words.strip().splitlines()[-1]}" if ending.last_words.strip() else ""

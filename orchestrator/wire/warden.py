@@ -65,11 +65,6 @@ OUT_HARD = 8 * 1024 * 1024
 
 RESWEEP_SECONDS = 0.02
 """Between two rounds of killing everybody, should somebody have forked in between."""
-DRIBBLE_BYTES = 32 * 1024
-DRIBBLE_SECONDS = 0.0005
-GATHER_SECONDS = 0.0001
-"""Output of less than so much, so soon after the last, is left to gather for a moment: we come
-before the agent's processes, so that each small write would wake us before the next one."""
 ACCEPT_PAUSE_SECONDS = 0.1
 """How long to leave connections waiting when there is no file descriptor for them."""
 
@@ -192,8 +187,6 @@ class Warden:
         self._last_host_stream = -1
         self._last_own_stream = 0
         self._killing = 0  # how many have asked for it
-        self._moved = 0  # from processes and connections, in this round
-        self._moved_at = 0.0
         self._lease_seconds = FIRST_LEASE_SECONDS
         self._lease_until = time.monotonic() + FIRST_LEASE_SECONDS
         self._lifetime_until = float("inf")
@@ -227,10 +220,6 @@ class Warden:
                             handler(mask)
             # After reading, not before: pings may have waited while the container was paused.
             now = time.monotonic()
-            if self._moved:
-                if self._moved < DRIBBLE_BYTES and now - self._moved_at < DRIBBLE_SECONDS:
-                    time.sleep(GATHER_SECONDS)
-                self._moved, self._moved_at = 0, now
             if now >= self._lifetime_until:
                 return EXIT_LIFETIME
             if now >= self._lease_until:
@@ -395,7 +384,6 @@ class Warden:
             self._abort(channel)
             return
         if data:
-            self._moved += len(data)
             channel.credit -= len(data)
             self._send(DATA, channel.stream, data)
             if not channel.credit:

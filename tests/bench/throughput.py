@@ -20,7 +20,10 @@ MEGABYTE = 1_000_000
 
 
 async def throughput(stage: Stage) -> tuple[Row, ...]:
-    """`docker run` logs to a file as well, unless told not to: both are compared with."""
+    """`docker run` logs to a file as well, unless told not to: both are compared with.
+
+    Only the first is judged: whoever writes here yields to the warden with each write.
+    """
     argv = ("head", "-c", str(stage.times(200, 50) * MEGABYTE), "/dev/zero")
     plain = (*stage.docker_run, *argv)
     unlogged = (stage.docker, "run", "--rm", "--log-driver", "none", stage.image, *argv)
@@ -38,11 +41,11 @@ async def throughput(stage: Stage) -> tuple[Row, ...]:
             unit="MB/s",
             ours=ours,
             theirs=statistics.median(rates[name]),
-            target=ratio_at_least(0.9),
+            target=target,
         )
-        for name, against in (
-            ("plain", "docker run"),
-            ("unlogged", "docker run --log-driver none"),
+        for name, against, target in (
+            ("plain", "docker run", ratio_at_least(0.9)),
+            ("unlogged", "docker run --log-driver none", None),
         )
     )
 

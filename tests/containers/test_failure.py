@@ -93,6 +93,7 @@ def test_what_the_engine_says_becomes_the_error_of_whoever_can_act(
         (Ending(how="eof", exit_code=137), MemoryTooSmall, "memory limit of 8 MiB"),
         (Ending(how="eof", exit_code=1, out_of_memory=True), MemoryTooSmall, "raise the limit"),
         (Ending(how="malformed", detail="it speaks 9"), SpecRefused, "it speaks 9"),
+        (Ending(how="closed"), EngineRefused, "did not answer in time, and was ended; try again"),
         (
             Ending(how="eof", exit_code=2, last_words="a\npython3: can't open file\n"),
             SpecRefused,
