@@ -111,6 +111,7 @@ def _environment(base_url: str, token: str) -> dict[str, str]:
         "DISABLE_ERROR_REPORTING": "1",
         "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",  # else HOME/.claude/projects/…/MEMORY.md is read
         "CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1",
+        "CLAUDE_CODE_EAGER_FLUSH": "1",  # else a kill loses the last 100 ms of a conversation
         "CLAUDE_CODE_MAX_RETRIES": "2",
         "MCP_CONNECTION_NONBLOCKING": "0",
         "MCP_CONNECT_TIMEOUT_MS": "15000",

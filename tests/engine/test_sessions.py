@@ -77,6 +77,14 @@ async def test_a_stopped_session_takes_up_its_conversation_again(harness: Harnes
     assert (second.session_id, second.session_note) == (first.session_id, "")
 
 
+async def test_what_an_agent_is_told_is_written_down_before_it_begins(harness: Harness) -> None:
+    service = remembering(harness)
+    for sentence in ("first thing", "second thing"):
+        told_so = await told(service, f"cat ~/.claude/projects/*/*.jsonl | grep -c '{sentence}'")
+        written = int(told_so.result.split()[0]) if isinstance(told_so.result, str) else 0
+        assert written > 0, f"a kill would have lost {sentence!r}"
+
+
 async def test_an_idle_cli_ends_and_its_conversation_goes_on(harness: Harness) -> None:
     service = remembering(harness, session={"idle_seconds": 0.01})
     await told(service, "echo blue > colour; echo done")
