@@ -251,10 +251,12 @@ def _tokens(text: str) -> dict[str, SecretStr]:
     return tokens
 
 
-def _count(name: str) -> Callable[[str], int]:
+def _count(name: str, least: int = 1) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and int(text[:9])):
-            raise OperatorError(f"{name}={text} is not a number from 1 on; correct or unset it")
+        if not (text.isascii() and text.isdigit() and int(text[:9]) >= least):
+            raise OperatorError(
+                f"{name}={text} is not a number from {least} on; correct or unset it"
+            )
         return int(text[:9])
 
     return read
@@ -283,6 +285,11 @@ CREDENTIALS = frozenset(
 
 SECRET_PREFIX = "ORCHESTRATOR_SECRET_"  # noqa: S105 the beginning of a variable's name
 """Of variables that hold a secret; it is handed out by its name, to whom the operator allows."""
+
+
+def whole_environment() -> Mapping[str, str]:
+    """Every variable, credentials too: for another process that is the orchestrator itself."""
+    return dict(os.environ)
 
 
 def environment() -> Mapping[str, str]:
@@ -358,8 +365,10 @@ SOURCES: dict[str, Source] = {
         "ORCHESTRATOR_MAX_RUNS_PER_AGENT", _count("ORCHESTRATOR_MAX_RUNS_PER_AGENT")
     ),
     "dynamic_template": Source("ORCHESTRATOR_DYNAMIC_TEMPLATE", str),
-    "max_spares": Source("ORCHESTRATOR_MAX_SPARES", _count("ORCHESTRATOR_MAX_SPARES")),
-    "max_spares_mb": Source("ORCHESTRATOR_MAX_SPARES_MB", _count("ORCHESTRATOR_MAX_SPARES_MB")),
+    "max_spares": Source("ORCHESTRATOR_MAX_SPARES", _count("ORCHESTRATOR_MAX_SPARES", least=0)),
+    "max_spares_mb": Source(
+        "ORCHESTRATOR_MAX_SPARES_MB", _count("ORCHESTRATOR_MAX_SPARES_MB", least=0)
+    ),
     "pause_spares_seconds": Source(
         "ORCHESTRATOR_PAUSE_SPARES_SECONDS", _count("ORCHESTRATOR_PAUSE_SPARES_SECONDS")
     ),

@@ -282,11 +282,12 @@ class Resources(Frozen):
     pids: Annotated[int, Field(ge=32, le=65536)] = 256
     """Processes and threads."""
     scratch_mb: Annotated[int, Field(ge=16, le=1024 * 1024)] = 256
-    """The size of /tmp, and of the home directory. It counts as memory."""
+    """The size of /tmp, and of the home directory that goes with its container. It counts as
+    memory."""
     open_files: Annotated[int, Field(ge=256, le=1048576)] = 4096
     """In each process."""
     disk_mb: Annotated[int, Field(ge=16, le=1024 * 1024)] = 2048
-    """What a copied workspace may grow to, in MiB."""
+    """What a copied workspace may grow to, and a session's files, in MiB."""
     output_mb: Annotated[int, Field(ge=1, le=64 * 1024)] = 256
     """What the CLI may write out in a run, in MiB."""
     events_per_second: Annotated[int, Field(ge=1, le=10_000)] = 100
@@ -310,6 +311,10 @@ class Resources(Frozen):
     @property
     def scratch_bytes(self) -> int:
         return self.scratch_mb * MIB
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.disk_mb * MIB
 
 
 def _format_for_schema(fields: dict[str, Any]) -> Literal["text", "json"]:

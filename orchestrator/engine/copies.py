@@ -94,7 +94,7 @@ class Copies:
             container,
             root,
             gitignore=agent.workspace.gitignore,
-            limit_bytes=agent.resources.disk_mb * MIB,
+            limit_bytes=agent.resources.disk_bytes,
             allowed=self._may_read,
             marked=keep,
         )
@@ -172,7 +172,7 @@ class Copies:
     ) -> tuple[Changes, Handed]:
         at = time.time()
         folder = await anyio.to_thread.run_sync(self.kept.new, plan.task.run_id)
-        limit = plan.agent.resources.disk_mb * MIB
+        limit = plan.agent.resources.disk_bytes
         changes = await collect(container, snapshot, folder, limit_bytes=limit, at_work=at_work)
         patch = await anyio.to_thread.run_sync(self._short_patch, changes)
         files = record.clean_value([file.model_dump() for file in changes.files])

@@ -1,4 +1,4 @@
-"""Runs inside a container, as the agent would: counts the bytes that a directory takes up.
+"""Runs inside a container, as the agent would: counts the bytes that directories take up.
 
 One file, standard library only; exhaustion.py hands its text to the container's python3. It answers
 with one JSON object. Files that were removed and are still open count too: they take up room.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -19,26 +19,28 @@ NICE = 19
 """After everybody else."""
 
 
-def count(root: str, limit: int) -> dict[str, int]:
-    """Bytes on the file system of `root`; no more is looked at once they are over the limit."""
-    device = os.lstat(root).st_dev
-    seen: set[int] = set()
+def count(roots: list[str], limit: int) -> dict[str, int]:
+    """Bytes on the file systems of `roots`; no more is looked at once they are over the limit."""
+    devices = {os.lstat(root).st_dev: root for root in roots}
+    seen: set[tuple[int, int]] = set()
     used = hidden = 0
-    for found in chain(_below(root, device), _removed(device)):
+    for found in chain(*(_below(root) for root in roots), _removed(devices)):
         if found is None:
             hidden += 1
-        elif found.st_nlink == 1 or found.st_ino not in seen:
+        elif found.st_nlink == 1 or (found.st_dev, found.st_ino) not in seen:
             used += found.st_blocks * BLOCK
             if found.st_nlink != 1:  # it may be met again, by another name
-                seen.add(found.st_ino)
+                seen.add((found.st_dev, found.st_ino))
         if used > limit:
             break
-    space = os.statvfs(root)
-    return {"used": used, "hidden": hidden, "free": space.f_bavail * space.f_frsize}
+    spaces = [os.statvfs(root) for root in devices.values()]
+    free = sum(space.f_bavail * space.f_frsize for space in spaces)
+    return {"used": used, "hidden": hidden, "free": free}
 
 
-def _below(root: str, device: int) -> Iterator[os.stat_result | None]:
+def _below(root: str) -> Iterator[os.stat_result | None]:
     """What is in a directory; None for each one that cannot be looked into."""
+    device = os.lstat(root).st_dev
     folders = [root]
     while folders:
         try:
@@ -56,13 +58,13 @@ def _below(root: str, device: int) -> Iterator[os.stat_result | None]:
             yield None
 
 
-def _removed(device: int) -> Iterator[os.stat_result]:
+def _removed(devices: Collection[int]) -> Iterator[os.stat_result]:
     """Files without a name that some process has open."""
     for process in Path("/proc").iterdir():
         try:
             for opened in (process / "fd").iterdir():
                 found = opened.stat()
-                if found.st_dev == device and found.st_nlink == 0:
+                if found.st_dev in devices and found.st_nlink == 0:
                     yield found
         except OSError:
             pass  # gone in between, no process, or the warden
@@ -70,4 +72,4 @@ def _removed(device: int) -> Iterator[os.stat_result]:
 
 if __name__ == "__main__":
     os.nice(NICE)
-    print(json.dumps(count(sys.argv[1], int(sys.argv[2]))))
+    print(json.dumps(count(sys.argv[2:], int(sys.argv[1]))))

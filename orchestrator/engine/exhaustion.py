@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from orchestrator.containers.runtime import Container
 from orchestrator.domain import Frozen
-from orchestrator.domain.container import MIB, WORKSPACE, Bind, ContainerSpec, Launch
+from orchestrator.domain.container import HOME, MIB, Bind, ContainerSpec, Launch, Volume
 from orchestrator.domain.result import Reason
 from orchestrator.engine.record import Record
 from orchestrator.errors import OrchestratorError, SpawnFailed
@@ -31,7 +31,7 @@ FULL_BYTES = MIB
 """With less than this left, a place counts as full."""
 
 LOOK_EVERY_SECONDS = 3.0
-"""Between two looks at how much a copied workspace takes up."""
+"""Between two looks at what an agent's files take up."""
 
 LOOK_SHARE = 0.05
 """The part of the time that may go into looking: a large tree is looked at less often."""
@@ -159,28 +159,69 @@ async def warn(container: Container, record: Record, before: Strain | None = Non
     return strain
 
 
-async def watch_disk(container: Container, limit_bytes: int, place: str = WORKSPACE) -> Hit:
-    """Look now and then at what a copied workspace takes up; returns when that is too much."""
-    free_at_first: int | None = None
-    missed = 0
-    while True:
-        began = anyio.current_time()
-        use = await _disk_use(container, limit_bytes, place)
-        if container.wire.ended is not None:
-            await anyio.sleep_forever()  # others tell, and end this
-        elif use is None:
-            missed += 1
-            if missed == MISSED_LOOKS:
-                return await _not_counted(container, place)
-        else:
-            missed = 0
-            free_at_first = use.free if free_at_first is None else free_at_first
-            # What is hidden from us is still missing on the disk.
-            used = max(use.used, free_at_first - use.free) if use.hidden else use.used
-            if used > limit_bytes:
-                return _too_much(used, limit_bytes, place)
-        took = anyio.current_time() - began
-        await anyio.sleep(max(LOOK_EVERY_SECONDS, took / LOOK_SHARE))
+class DiskWatch:
+    """Looks at what a container's volumes take up: a copied workspace, the files of a session."""
+
+    def __init__(self, container: Container, limit_bytes: int) -> None:
+        self._container = container
+        self._limit = limit_bytes
+        mounts = container.spec.mounts
+        self._places = tuple(mount.target for mount in mounts if isinstance(mount, Volume))
+        self._free_at_first: int | None = None
+        self._missed = 0
+
+    async def until_full(self, *, at_once: bool = True) -> Hit:
+        """Look now and then; returns when it is too much."""
+        if not self._places:
+            await anyio.sleep_forever()
+        took = 0.0
+        while True:
+            if at_once:
+                began = anyio.current_time()
+                hit = await self.look()
+                if hit is not None:
+                    return hit
+                took = anyio.current_time() - began
+            at_once = True
+            await anyio.sleep(max(LOOK_EVERY_SECONDS, took / LOOK_SHARE))
+
+    async def look(self) -> Hit | None:
+        """One look: what is to be said if it is too much, or was not let be seen too often."""
+        use = await _disk_use(self._container, self._limit, self._places)
+        if self._container.wire.ended is not None:
+            return None  # others tell, and end this
+        if use is None:
+            self._missed += 1
+            return await self._not_counted() if self._missed == MISSED_LOOKS else None
+        self._missed = 0
+        if self._free_at_first is None:
+            self._free_at_first = use.free
+        # What is hidden from us is still missing on the disk.
+        used = max(use.used, self._free_at_first - use.free) if use.hidden else use.used
+        return self._too_much(used) if used > self._limit else None
+
+    async def _not_counted(self) -> Hit:
+        grave = hits(await ask(self._container), self._container.spec)
+        if grave:
+            return grave[0]
+        return Hit(
+            reason="disk_full",
+            message=f"what {self._shown} takes up could not be counted {MISSED_LOOKS} times in a "
+            "row, so the run was ended; it may hold too many files, or something inside may have "
+            "prevented it",
+        )
+
+    def _too_much(self, used: int) -> Hit:
+        remove = ", or remove the session" if HOME in self._places else ""
+        return Hit(
+            reason="disk_full",
+            message=f"the agent's {self._shown} takes {used // MIB} MiB of at most "
+            f"{self._limit // MIB} MiB; raise resources.disk_mb, or ask for less{remove}",
+        )
+
+    @property
+    def _shown(self) -> str:
+        return " and ".join(self._places)
 
 
 async def _counters(container: Container) -> dict[str, object]:
@@ -214,35 +255,18 @@ def _is_full(row: str) -> bool:
     return free_blocks * block < FULL_BYTES or (inodes > 0 and free_inodes == 0)
 
 
-async def _disk_use(container: Container, limit_bytes: int, place: str) -> DiskUse | None:
-    """One look; None if it came to nothing."""
-    argv = ("python3", "-I", "-S", "-c", COUNT, place, str(limit_bytes))
+async def _disk_use(
+    container: Container, limit_bytes: int, places: tuple[str, ...]
+) -> DiskUse | None:
+    """What is used and free; None if that could not be learned."""
+    argv = ("python3", "-I", "-S", "-c", COUNT, str(limit_bytes), *places)
     try:
         with anyio.fail_after(LOOK_SECONDS):
             done = await container.run(Launch(argv=argv))
         return DiskUse.model_validate_json(done.stdout)
     except (OrchestratorError, TimeoutError, ValidationError) as exc:
-        log.debug("%s: no look at %s: %s", container.name, place, exc)
+        log.debug("%s: no look at %s: %s", container.name, ", ".join(places), exc)
         return None
-
-
-async def _not_counted(container: Container, place: str) -> Hit:
-    grave = hits(await ask(container), container.spec)
-    if grave:
-        return grave[0]
-    return Hit(
-        reason="disk_full",
-        message=f"what {place} takes up could not be counted {MISSED_LOOKS} times in a row, so "
-        "the run was ended; it may hold too many files, or something inside may have prevented it",
-    )
-
-
-def _too_much(used: int, limit_bytes: int, place: str) -> Hit:
-    return Hit(
-        reason="disk_full",
-        message=f"the agent's {place} takes {used // MIB} MiB of at most {limit_bytes // MIB} MiB; "
-        "raise resources.disk_mb, or ask for less",
-    )
 
 
 def _times(count: int) -> str:

@@ -97,8 +97,8 @@ class _Work:
                 self._mind_approvals(conversation, tasks)
                 tasks.start_soon(_keep_flushing, record)
                 tasks.start_soon(keep_time, self._live, conversation)
+                tasks.start_soon(self._watch_disk, stage, tasks.cancel_scope)
                 if self._snapshot is not None:
-                    tasks.start_soon(self._watch_disk, stage, tasks.cancel_scope)
                     save = partial(
                         self._copies.checkpoint, plan, stage.container, self._snapshot, record
                     )
@@ -144,8 +144,10 @@ class _Work:
             self._outcome.note_use(self._stage.reach)
 
     async def _watch_disk(self, stage: Stage, work: anyio.CancelScope) -> None:
-        limit = self._plan.agent.resources.disk_mb * MIB
-        hit = await exhaustion.watch_disk(stage.container, limit)
+        limit = self._plan.agent.resources.disk_bytes
+        watch = exhaustion.DiskWatch(stage.container, limit)
+        seen, stage.disk_seen = stage.disk_seen, True
+        hit = await watch.until_full(at_once=not seen)
         self._outcome.fail(hit.reason, hit.message)
         work.cancel()
 

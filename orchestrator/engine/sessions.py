@@ -11,9 +11,10 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from typing import Self, TypeVar
 
 import anyio
@@ -21,6 +22,7 @@ import anyio
 from orchestrator.containers.runtime import Container, Runtime
 from orchestrator.domain.agent import Session
 from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.engine.exhaustion import DiskWatch
 from orchestrator.engine.session_rows import SessionKey, SessionRow, SessionRows, SessionState
 from orchestrator.engine.stage import Stage, open_cli
 from orchestrator.errors import NameTaken, OrchestratorError, WireLost
@@ -32,6 +34,10 @@ T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
 """How often idle sessions are looked at, and asked for those that others wait for."""
+
+DISK_SECONDS = 15.0
+"""How often, between calls, what a session's files take up is looked at. What an agent left
+running may still write."""
 
 SWEEP_SECONDS = 60.0
 """How often the store is searched for sessions that have expired."""
@@ -60,6 +66,8 @@ class Makings:
     """With which reach, of which conversation, and whether that is to be taken up again."""
     history: Callable[[str], str]
     """Where the CLI keeps a conversation."""
+    disk_bytes: int
+    """What the session's files may take up."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ class _Place:
 
     container: Container
     reach: Reach
+    disk: DiskWatch
 
 
 @dataclass
@@ -96,6 +105,8 @@ class _Live:
     cli: AsyncExitStack = field(default_factory=AsyncExitStack)
     used: float = 0.0
     """On this process's clock."""
+    looked: float = inf
+    """When what its files take up was last looked at, on the same clock; not while it is."""
 
     @property
     def is_there(self) -> bool:
@@ -236,13 +247,16 @@ class Sessions:
             return await live.held.enter_async_context(kept)
 
         try:
-            place = _Place(await self._until_free(live.key, enter), makings.reach())
+            container = await self._until_free(live.key, enter)
+            disk = DiskWatch(container, makings.disk_bytes)
+            place = _Place(container, makings.reach(), disk)
             place.reach.revoke()
             await place.reach.offer(place.container)
         except BaseException:
             await live.end_container()
             raise
         live.place = place
+        live.looked = time.monotonic()  # by the run, at once
         return place
 
     async def _start_cli(
@@ -296,18 +310,18 @@ class Sessions:
     async def _keep_looking(self, scope: anyio.CancelScope) -> None:
         swept = 0.0
         with scope:
-            while True:
-                await anyio.sleep(LOOK_SECONDS)
-                try:
-                    for live in tuple(self._live.values()):
-                        await self._look_at(live)
-                    if time.monotonic() - swept > SWEEP_SECONDS:
-                        swept = time.monotonic()
-                        await self._sweep()
-                except OrchestratorError as exc:
-                    log.warning("sessions cannot be looked after: %s", exc)
-                except Exception:
-                    log.exception("sessions cannot be looked after")
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    await anyio.sleep(LOOK_SECONDS)
+                    with _told():
+                        for live in tuple(self._live.values()):
+                            if time.monotonic() - live.looked > DISK_SECONDS:
+                                live.looked = inf
+                                tasks.start_soon(self._look_at_disk, live)
+                            await self._look_at(live)
+                        if time.monotonic() - swept > SWEEP_SECONDS:
+                            swept = time.monotonic()
+                            await self._sweep()
 
     async def _look_at(self, live: _Live) -> None:
         if live.turn.locked():
@@ -323,6 +337,18 @@ class Sessions:
             elif live.stage is not None and idle > live.session.idle_seconds:
                 await live.end_cli()
                 await self._rows.set_state(live.key, "resting")
+
+    async def _look_at_disk(self, live: _Live) -> None:
+        with _told():
+            place = live.place
+            hit = None if place is None else await place.disk.look()
+            live.looked = time.monotonic()
+            if hit is None:
+                return
+            log.warning("%s is stopped: %s", live.key.text, hit.message)
+            async with live.turn:
+                if live.place is place:
+                    await self._stop(live)
 
     async def _stop(self, live: _Live) -> None:
         if live.place is None:
@@ -344,6 +370,17 @@ class Sessions:
 
 
 GONE = "the conversation of before is gone with its files; a new one has begun"
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What goes wrong between calls is logged; nobody waits for it, and there is a next time."""
+    try:
+        yield
+    except OrchestratorError as exc:
+        log.warning("sessions cannot be looked after: %s", exc)
+    except Exception:
+        log.exception("sessions cannot be looked after")
 
 
 def _state(live: _Live) -> SessionState:

@@ -35,6 +35,8 @@ class Stage:
     reach: Reach
     strain: Strain = field(default_factory=Strain)
     """Limits that were hit in earlier runs, if there were any."""
+    disk_seen: bool = False
+    """A run before has looked at what its files take up; the next one need not do so at once."""
     waited: bool = False
     """It was there before the run, which is to be answered at once."""
     shared: bool = False

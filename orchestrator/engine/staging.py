@@ -224,6 +224,7 @@ class Staging:
                 prepared.planned(reach.model.token, conversation, resume).launch
             ),
             history=lambda conversation: history_file(conversation, prepared.plan.launch.cwd),
+            disk_bytes=agent.resources.disk_bytes,
         )
 
     def _reach(self, agent: AgentSpec) -> Reach:

@@ -63,9 +63,9 @@ def demo_summary(envelope: dict[str, Any], seconds: float, *, scripted: bool) ->
 def _server(settings: Settings, scripted: bool) -> StdioServerParameters:
     from mcp import StdioServerParameters
 
-    from orchestrator.settings import environment
+    from orchestrator.settings import whole_environment
 
-    env = {**environment(), "ORCHESTRATOR_AGENTS_DIR": str(_agents_dir(settings))}
+    env = {**whole_environment(), "ORCHESTRATOR_AGENTS_DIR": str(_agents_dir(settings))}
     if scripted:
         env["ORCHESTRATOR_SCRIPTED"] = "1"
     run_cli = "from orchestrator.surfaces.cli import main; main()"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -70,12 +72,28 @@ async def _examine(show: Callable[[Check], None]) -> Report:
             image = await anyio.to_thread.run_sync(build_agent_image, engine, settings, progress)
         checks = []
         spec = ContainerSpec(image=image, seccomp=await runtime.seccomp_profile())
-        workspace = next((root for root in settings.allowed_roots if root.is_dir()), None)
-        async with aclosing(examine(engine, runtime, spec, workspace)) as found:
-            async for check in found:
-                checks.append(check)
-                show(check)
+        with _folder(settings.allowed_roots) as workspace:
+            async with aclosing(examine(engine, runtime, spec, workspace)) as found:
+                async for check in found:
+                    checks.append(check)
+                    show(check)
         return Report(await engine.about(), image, tuple(checks))
+
+
+@contextmanager
+def _folder(roots: Iterable[Path]) -> Iterator[Path | None]:
+    """A directory to show to a container: an empty one below a root, or else a root itself."""
+    found = [root for root in roots if root.is_dir()]
+    for root in found:
+        try:
+            folder = tempfile.TemporaryDirectory(prefix=".orchestrator-doctor-", dir=root)
+        except OSError:
+            continue  # not ours to write to
+        with folder as path:
+            Path(path).chmod(0o777)  # so that only the mount keeps the probe from writing
+            yield Path(path)
+        return
+    yield next(iter(found), None)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from orchestrator.surfaces.cli_options import AgentsDir, Json, Workspace, settin
 
 if TYPE_CHECKING:
     from orchestrator.domain.agent import AgentSpec, Network, Secret
+    from orchestrator.domain.container import ContainerSpec
     from orchestrator.plan import Plan
     from orchestrator.settings import Settings
 
@@ -26,6 +27,9 @@ MODEL_SECRET = "stays in the orchestrator; the container gets a token for one ru
 
 MIB = 1024 * 1024
 WORKSPACE = "/workspace"
+DAY = 86400
+
+WHOM = {"parent": "may ask its caller", "user": "may ask the person behind its caller"}
 
 
 class Row(NamedTuple):
@@ -152,12 +156,18 @@ def plan_document(plan: Plan, unset: tuple[str, ...] = ()) -> dict[str, object]:
         "workspace": agent.workspace.model_dump(mode="json"),
         "runtime": spec.oci_runtime,
         "seccomp": agent.seccomp,
-        "tools": {"allow": list(agent.permissions.allow), "deny": list(agent.permissions.deny)},
+        "tools": {"allow": list(agent.permissions.allow), "deny": list(agent.deny_rules)},
+        "approval": dict(agent.approval),
+        "ask": agent.ask.model_dump(mode="json"),
+        "subagents": list(agent.subagents),
         "mcp_servers": [
             {"name": server.name, "command": server.command, "args": list(server.args)}
             for server in agent.mcp_servers
         ],
-        "limits": spec.limits.model_dump(),
+        "session": agent.session.model_dump(mode="json"),
+        "memory": agent.memory if agent.session.keep else "none",
+        "warm": agent.warm,
+        "limits": {**spec.limits.model_dump(), "disk_bytes": agent.resources.disk_bytes},
         "timeout_seconds": plan.timeout_seconds,
         "max_turns": agent.max_turns,
         "max_budget_usd": agent.max_budget_usd,
@@ -197,16 +207,24 @@ def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
         missing = " (not set: a run would fail)" if name in unset else ""
         yield Row("variable", f"{name} enters the container, as {place}{missing}", warning=True)
     yield Row("tools allowed", ", ".join(agent.permissions.allow) or "none")
-    yield Row("tools denied", ", ".join(agent.permissions.deny) or "none besides")
+    yield Row("tools denied", ", ".join(agent.deny_rules) or "none besides")
+    if agent.ask_rules:
+        yield Row("approval", f"somebody's word is waited for: {', '.join(agent.ask_rules)}")
+    if agent.ask.whom != "nobody":
+        yield Row("asks", WHOM[agent.ask.whom])
+    if agent.subagents:
+        yield Row("subagents", f"may run {', '.join(agent.subagents)}", warning=True)
     for server in agent.mcp_servers:
         yield Row("MCP server", f"{server.name}: {shlex.join((server.command, *server.args))}")
     if not agent.mcp_servers:
         yield Row("MCP servers", "none")
+    yield from _kept_rows(agent)
     limits = spec.limits
+    disk = f", {agent.resources.disk_mb} MiB of disk" if _has_volume(spec) else ""
     yield Row(
         "limits",
         f"{limits.memory_bytes // MIB} MiB of memory, {limits.cpus:g} processors, "
-        f"{limits.pids} processes, {limits.open_files} open files each",
+        f"{limits.pids} processes, {limits.open_files} open files each{disk}",
     )
     strict = agent.seccomp == "strict"
     calls = "ours, where the engine takes it" if strict else "the engine's own choice"
@@ -247,6 +265,23 @@ def _secret_rows(secrets: tuple[Secret, ...]) -> Iterator[Row]:
         for host in secret.hosts:
             what = f"{', '.join(secret.methods)} {', '.join(secret.paths)}"
             yield Row("secret", f"{secret.name} is added outside, for {host}: {what}")
+
+
+def _kept_rows(agent: AgentSpec) -> Iterator[Row]:
+    if agent.session.keep:
+        days = agent.session.expire_seconds / DAY
+        text = f"container, files and conversation are kept for {days:g} days after the last call"
+        yield Row("session", text)
+        if agent.memory != "none":
+            rw = agent.memory == "rw"
+            text = "memory.md beside agent.md" + (", and what it writes there is kept" * rw)
+            yield Row("memory", text, warning=rw)
+    if agent.warm:
+        yield Row("spares", f"{agent.warm} wait, with the CLI started")
+
+
+def _has_volume(spec: ContainerSpec) -> bool:
+    return any(mount.kind == "volume" for mount in spec.mounts)
 
 
 def _variables_inside(agent: AgentSpec) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import MIB, WORKSPACE, ContainerSpec, Launch, Limits, Volume
 from orchestrator.domain.task import Task
 from orchestrator.engine import exhaustion
-from orchestrator.engine.exhaustion import Hit, Strain, ask, hits, watch_disk
+from orchestrator.engine.exhaustion import DiskWatch, Hit, Strain, ask, hits
 from orchestrator.engine.flood import Flood
 from tests.engine.harness import Harness, Steps, bash
 
@@ -220,7 +220,7 @@ async def watched(container: Container, script: str) -> Hit:
     """What the watcher says while the agent runs a script in its workspace."""
     launch = Launch(argv=("bash", "-c", script), cwd=WORKSPACE)
     async with container.spawn(launch):
-        return await watch_disk(container, 16 * MIB)
+        return await DiskWatch(container, 16 * MIB).until_full()
 
 
 @pytest.mark.usefixtures("_quick")
@@ -251,7 +251,7 @@ async def test_two_names_count_once_and_other_file_systems_not_at_all(
     with anyio.fail_after(PATIENCE):
         async with runtime.open(copied) as container:
             await container.run(Launch(argv=("bash", "-c", script), cwd=WORKSPACE))
-            use = await exhaustion._disk_use(container, 16 * MIB, WORKSPACE)
+            use = await exhaustion._disk_use(container, 16 * MIB, (WORKSPACE,))
 
     assert use is not None
     assert 10 * MIB <= use.used < 11 * MIB
@@ -265,7 +265,7 @@ async def test_what_cannot_be_counted_is_not_let_grow(
     monkeypatch.setattr(exhaustion, "COUNT", "import os; os.kill(os.getpid(), 9)")
     with anyio.fail_after(PATIENCE):
         async with runtime.open(copied) as container:
-            hit = await watch_disk(container, 16 * MIB)
+            hit = await DiskWatch(container, 16 * MIB).until_full()
 
     assert hit.reason == "disk_full"
     assert "could not be counted 5 times in a row" in hit.message

@@ -14,6 +14,7 @@ from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
+from orchestrator.engine import exhaustion, sessions
 from orchestrator.engine.memory import MAX_BYTES, Memory
 from orchestrator.engine.service import Service
 from orchestrator.engine.session_rows import SessionKey
@@ -106,6 +107,39 @@ async def test_an_idle_container_stops_and_an_old_one_is_removed(
     assert await runtime.list() == ()
     assert await harness.sessions.list() == ()
     assert not await harness.sessions.remove(KEY)
+
+
+FULL = "of at most 16 MiB; raise resources.disk_mb, or ask for less, or remove the session"
+
+
+@pytest.mark.parametrize("place", ["/workspace", "~"])
+async def test_a_session_whose_files_take_too_much_is_disk_full(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(exhaustion, "LOOK_EVERY_SECONDS", 0.05)
+    service = remembering(harness, resources={"disk_mb": 16})
+    fill = f"head -c 40M /dev/zero > {place}/fill; tail -f /dev/null"
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(Task(agent="worker", prompt=fill))
+
+    assert (result.status, result.reason) == ("failed", "disk_full"), result
+    assert FULL in result.message
+
+
+async def test_what_a_call_left_running_cannot_fill_the_disk_before_the_next(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "DISK_SECONDS", 0.05)
+    service = remembering(harness, resources={"disk_mb": 16})
+    later = "until [ -e go ]; do sleep 0.1; done; head -c 40M /dev/zero > fill; tail -f /dev/null"
+    await told(service, f"setsid sh -c '{later}' > /dev/null 2>&1 & echo done")
+    await told(service, "touch go; echo done")
+    await until_state(harness, "stopped")
+
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(Task(agent="worker", prompt="tail -f /dev/null"))
+    assert (result.status, result.reason) == ("failed", "disk_full"), result
+    assert FULL in result.message
 
 
 @pytest.mark.parametrize("how", ["restart", "kill", "remove"])

@@ -82,6 +82,8 @@ class FakeModel:
     """What was asked, as JSON."""
     requests: list[str] = field(default_factory=list)
     """The first line of each request, of every kind."""
+    keys: list[str] = field(default_factory=list)
+    """What each request was made with."""
     stalled: anyio.Event = field(default_factory=anyio.Event)
 
     async def answer(self, receive: Receive, send: Send) -> None:
@@ -101,6 +103,7 @@ class FakeModel:
                 return
             body += chunk
         self.requests.append(first)
+        self.keys.append(headers.get("x-api-key", ""))
         method, target, _ = first.split(" ")
         if method != "POST":
             await send(_response(200, "text/plain", b""))

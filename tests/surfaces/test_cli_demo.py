@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import anyio
 import pytest
 
 from orchestrator.surfaces.cli_demo import demo_summary
+from tests.runners.fake_model import FakeModel, Say
 from tests.surfaces.conftest import Project
 
 COMMAND = [sys.executable, "-c", "from orchestrator.surfaces.cli import main; main()", "demo"]
@@ -27,6 +29,23 @@ def test_the_demo_shows_an_answer_sent_back_and_corrected(project: Project) -> N
     assert '  "exit_code": 0,' in lines
     assert lines[-1].startswith("valid after 2 attempts; ")
     assert lines[-1].endswith("; model: a script (set ANTHROPIC_API_KEY for the real one)")
+
+
+@pytest.mark.anyio
+async def test_with_a_key_the_demo_asks_the_real_model(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = FakeModel([Say('{"summary": "It ran.", "exit_code": 0, "output": "385"}')])
+    monkeypatch.delenv("ORCHESTRATOR_SCRIPTED")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-of-the-operators")
+    async with model.on_loopback() as url:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        done = await anyio.run_process(COMMAND, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert set(model.keys) == {"a-key-of-the-operators"}
+    last = done.stdout.decode().splitlines()[-1]
+    assert last.startswith("valid after 1 attempt; ")
+    assert "model: claude-" in last
 
 
 def test_without_an_engine_the_demo_fails_and_says_why(

@@ -53,6 +53,8 @@ def test_all_promises_hold_and_json_is_exactly_one_object(
     assert list(said["engine"]) == ["address", "version", "api_version"]
     for row in said["checks"]:
         assert list(row) == ["name", "promise", "ok", "detail", "advice"]
+    (workspace,) = (row["detail"] for row in said["checks"] if row["name"] == "workspace")
+    assert workspace == "a directory that is shown to be read is mounted read-only"
 
 
 @pytest.mark.usefixtures("_built")

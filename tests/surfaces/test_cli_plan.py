@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.domain.agent import AgentSpec, McpServer, Network, Permissions, Secret, Workspace
+from orchestrator.domain.agent import (
+    AgentSpec,
+    Asking,
+    McpServer,
+    Network,
+    Permissions,
+    Secret,
+    Session,
+    Workspace,
+)
 from orchestrator.domain.container import User
 from orchestrator.domain.task import Task
 from orchestrator.plan import Place, Plan, plan
@@ -150,6 +159,9 @@ def test_programs_read_the_same() -> None:
         "runtime": None,
         "seccomp": "strict",
         "tools": {"allow": ["Bash", "Read"], "deny": ["Bash(rm:*)"]},
+        "approval": {},
+        "ask": {"whom": "nobody", "answer_seconds": 3600.0, "approval_seconds": 3600.0},
+        "subagents": [],
         "mcp_servers": [{"name": "tracker", "command": "npx", "args": ["-y", "it"]}],
         "limits": {
             "memory_bytes": 2048 * 1024 * 1024,
@@ -157,7 +169,16 @@ def test_programs_read_the_same() -> None:
             "pids": 256,
             "open_files": 4096,
             "shm_bytes": 64 * 1024 * 1024,
+            "disk_bytes": 2048 * 1024 * 1024,
         },
+        "session": {
+            "keep": False,
+            "idle_seconds": 300.0,
+            "stop_seconds": 1800.0,
+            "expire_seconds": 2592000.0,
+        },
+        "memory": "none",
+        "warm": 0,
         "timeout_seconds": 120.0,
         "max_turns": 50,
         "max_budget_usd": 0.5,
@@ -168,6 +189,44 @@ def test_programs_read_the_same() -> None:
     launch = planned().launch
     assert (command, environment) == (list(launch.argv), launch.env)
     assert files == [{"path": file.path, "mode": "0600"} for file in launch.files]
+
+
+def test_people_read_what_stays_and_whom_it_deals_with() -> None:
+    agent = AgentSpec(
+        name="keeper",
+        description="Keeps.",
+        session=Session(keep=True),
+        memory="rw",
+        warm=2,
+        permissions=Permissions(allow=("Bash", "Read"), deny=("Write",)),
+        approval={"Bash": "ask", "Read": "deny"},
+        ask=Asking(whom="user"),
+        subagents=("fixer",),
+    )
+    rows = list(plan_rows(plan(agent, Task(agent="keeper", prompt="-"), PLACE, {}, TOKEN)))
+    told = [row for row in rows if row.heading not in ("command", "environment", "file")]
+    assert told[3:5] == [
+        Row("mount", "a volume of its own -> /workspace, to read and write", warning=True),
+        Row("mount", "a volume of its own -> /home/agent, to read and write", warning=True),
+    ]
+    assert told[8:-4] == [
+        Row("tools allowed", "Bash, Read"),
+        Row("tools denied", "Write, Read"),
+        Row("approval", "somebody's word is waited for: Bash"),
+        Row("asks", "may ask the person behind its caller"),
+        Row("subagents", "may run fixer", warning=True),
+        Row("MCP servers", "none"),
+        Row(
+            "session", "container, files and conversation are kept for 30 days after the last call"
+        ),
+        Row("memory", "memory.md beside agent.md, and what it writes there is kept", warning=True),
+        Row("spares", "2 wait, with the CLI started"),
+        Row(
+            "limits",
+            "2048 MiB of memory, 2 processors, 256 processes, 4096 open files each, 2048 MiB of "
+            "disk",
+        ),
+    ]
 
 
 def test_values_of_variables_are_never_filled_in() -> None:
