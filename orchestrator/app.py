@@ -194,7 +194,8 @@ def mount_policy(settings: Settings, address: str) -> MountPolicy:
     return MountPolicy(
         roots=settings.allowed_roots,
         home=settings.home,
-        own=(settings.state_dir, settings.agents_dir, Path.cwd() / "orchestrator.yaml"),
+        own=(settings.agents_dir, settings.cache_dir, Path.cwd() / "orchestrator.yaml"),
+        hidden=(settings.state_dir, settings.secrets_file),
         engine_sockets=tuple(
             Path(socket.removeprefix("unix://"))
             for socket in (address, *settings.engine_candidates)

@@ -22,7 +22,7 @@ OrchestratorError
     ├── CallerRefused      the agent does not allow this caller
     ├── RunNotFound        there is no run of that id
     ├── RunRefused         what was asked of a run does not fit what it is doing
-    ├── SessionRefused     a session of an agent that has none
+    ├── SessionRefused     a session of an agent that has none, or one that is not there
     ├── MountRefused       a directory that no container may see
     ├── CopyRefused        a directory that cannot be copied: too large, or not there
     ├── ApplyRefused       changes that do not fit the directory any more

@@ -1,4 +1,4 @@
-"""Text -> values, and the line of each. The only module that knows YAML. Pure.
+"""Text of an agent's files -> values, and the line of each. Pure.
 
 Of YAML only what JSON could say as well: no anchors (a few lines of them unfold to gigabytes), no
 tags, no key twice. Words mean what YAML 1.2 says: `no`, `on`, `08:30` and `2024-01-01` are text,

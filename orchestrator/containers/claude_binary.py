@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Literal
 
@@ -106,6 +107,17 @@ def elf_arch(header: bytes) -> Arch | None:
 def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def own_digest(path: Path) -> str:
+    """Of the operator's own executable; read once while it stays the same, since every run asks."""
+    found = path.stat()
+    return _digest_of(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=8)
+def _digest_of(path: Path, version: tuple[int, ...]) -> str:  # noqa: ARG001 the cache's key
+    return file_digest(path)
 
 
 def own_claude(path: Path, arch: Arch) -> Path:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 
+from orchestrator.containers.labels import SPEC
 from orchestrator.domain.container import Bind, ContainerSpec, Mount
 
-WARDEN = ("python3", "-I", "-S", "/opt/orchestrator/warden.pyc")
-"""PID 1. Isolated and without `site`: nothing but the file itself and the standard library."""
+WARDEN = ("/usr/bin/python3", "-I", "-S", "/opt/orchestrator/warden.pyc")
+"""PID 1. Isolated and without `site`: nothing but the file itself and the standard library. The
+distribution's own interpreter, which compiled it: an image may have put another one before it."""
 
 WARDEN_CAPABILITIES = ("SETUID", "SETGID", "KILL")
 """What PID 1 keeps: to become the agent's user, and to end the agent's processes."""
@@ -21,16 +24,19 @@ def create_body(
     labels: Mapping[str, str],
     *,
     keep_as: str | None = None,
-    cpus_available: float = float("inf"),
+    cpus_available: float | None = float("inf"),
 ) -> JsonObject:
-    """The body of POST /containers/create; `keep_as` names a kept container's volumes."""
-    return {
+    """The body of POST /containers/create; `keep_as` names a kept container's volumes.
+
+    Without `cpus_available` the engine cannot limit them, and refuses to be asked to. All but the
+    labels is digested into one: another digest, another container.
+    """
+    body: JsonObject = {
         "Image": spec.image,
         "Entrypoint": list(WARDEN),
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
-        "Labels": dict(labels),
         # The wire: one client, and when it goes, PID 1 reads the end of its stdin.
         "OpenStdin": True,
         "StdinOnce": True,
@@ -45,9 +51,13 @@ def create_body(
         "StopTimeout": 1,
         "HostConfig": _host_config(spec, keep_as, cpus_available),
     }
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:12]
+    return {**body, "Labels": {**labels, SPEC: digest}}
 
 
-def _host_config(spec: ContainerSpec, keep_as: str | None, cpus_available: float) -> JsonObject:
+def _host_config(
+    spec: ContainerSpec, keep_as: str | None, cpus_available: float | None
+) -> JsonObject:
     limits = spec.limits
     config: JsonObject = {
         "NetworkMode": "none",
@@ -65,7 +75,6 @@ def _host_config(spec: ContainerSpec, keep_as: str | None, cpus_available: float
         "PidsLimit": limits.pids,
         "Memory": limits.memory_bytes,
         "MemorySwap": limits.memory_bytes,  # unset, the real limit would be twice the memory
-        "NanoCpus": int(min(limits.cpus, cpus_available) * 1_000_000_000),
         "ShmSize": limits.shm_bytes,
         "Ulimits": [
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
@@ -78,6 +87,8 @@ def _host_config(spec: ContainerSpec, keep_as: str | None, cpus_available: float
         },
         "Mounts": [_mount(mount, keep_as) for mount in spec.mounts],
     }
+    if cpus_available is not None:
+        config["NanoCpus"] = int(min(limits.cpus, cpus_available) * 1_000_000_000)
     if spec.oci_runtime is not None:
         config["Runtime"] = spec.oci_runtime
     return config

@@ -24,7 +24,7 @@ from orchestrator.containers.owner import Owner
 from orchestrator.containers.reaper import why_reap
 from orchestrator.containers.runtime import Container, Fate, Reaped
 from orchestrator.containers.seccomp import ARCHITECTURES, profile
-from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.domain.container import Bind, ContainerSpec, Launch
 from orchestrator.errors import (
     EngineRefused,
     EngineUnreachable,
@@ -44,6 +44,16 @@ STARTS_PER_CORE = 4
 HELLO_SECONDS = 60.0
 """From start to the warden's first word, on a machine under load."""
 
+LOOK_SECONDS = 30.0
+"""For one look at what is mounted; a network file system that hangs takes for ever."""
+
+PINNING_RUNTIMES = frozenset(("runc", "crun", "youki", "nvidia", "io.containerd.runc.v2"))
+"""OCI runtimes whose containers see a directory as the host does, with its device and inode;
+sandboxes such as gVisor and Kata make up numbers of their own."""
+
+LATE_SECONDS = 600.0
+"""For a create that was not answered in time to come to something after all."""
+
 GONE_SECONDS = 5.0
 """After the wire is cut, for the container to end by itself; after that it is removed by force."""
 
@@ -61,19 +71,32 @@ class DockerRuntime:
         self._policy = policy
         self.events = EventStream(engine, owner.state)
         self._starts = anyio.CapacityLimiter(STARTS_PER_CORE * (os.cpu_count() or 1))
-        self._cpus = float("inf")
+        self._cpus: float | None = float("inf")
         self._same_kernel = False
+        self._default_runtime = ""
+        self._maps_users = False
         self._profile: str | None = None
+        self._profile_refused: set[str | None] = set()
+        """By which OCI runtimes; None is the engine's default."""
+        self._unanswered: dict[str, float] = {}
+        """Names of containers that may come into being though nobody waits for them any more, and
+        since when."""
 
     async def __aenter__(self) -> Self:
         info = await self.engine.call(self._api.info)
-        self._cpus = float(info.get("NCPU") or "inf")
+        self._cpus = _cpus(info)
+        if self._cpus is None:
+            log.warning("this engine cannot limit processors; `orchestrator doctor` says more")
         self._same_kernel = info.get("KernelVersion") == os.uname().release
+        self._default_runtime = str(info.get("DefaultRuntime") or "runc")
+        self._maps_users = _maps_users(info)
         self._profile = profile() if _takes_our_profile(info) else None
         await self.events.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        with suppress(OrchestratorError), anyio.CancelScope(shield=True):
+            await self._remove_unanswered()
         await self.events.stop()
 
     # The contract
@@ -90,13 +113,12 @@ class DockerRuntime:
     async def _open(
         self, spec: ContainerSpec, labels: Mapping[str, str] | None, name: str
     ) -> AsyncIterator[Container]:
-        checked = self._policy.checked(spec)
+        checked = self._checked(spec)
         spec = checked.spec
         written = make_labels(
             state=self.owner.state,
             owner=self.owner.id,
             kind="disposable",
-            spec_digest=spec.digest,
             deadline=time.time() + spec.lifetime_seconds,
             extra=labels,
         )
@@ -104,8 +126,13 @@ class DockerRuntime:
         held = _Held(self, name, spec, self._pinned(checked))
         try:
             async with self._starts:
-                await held.create(body)
-                await held.start()
+                await self._remove_unanswered()
+                try:
+                    await held.create(body)
+                    await held.start()
+                except EngineUnreachable:
+                    self._unanswered[name] = time.monotonic()
+                    raise
             yield held.container
         finally:
             await held.remove()
@@ -121,14 +148,13 @@ class DockerRuntime:
     async def _keep(
         self, key: str, spec: ContainerSpec, labels: Mapping[str, str] | None
     ) -> AsyncIterator[Container]:
-        checked = self._policy.checked(spec)
+        checked = self._checked(spec)
         spec = checked.spec
         name = self._kept_name(key)
         written = make_labels(
             state=self.owner.state,
             owner=self.owner.id,
             kind="kept",
-            spec_digest=spec.digest,
             key=key,
             extra=labels,
         )
@@ -137,7 +163,7 @@ class DockerRuntime:
         held = _Held(self, name, spec, self._pinned(checked))
         try:
             async with self._starts:
-                if not await held.find():
+                if not await held.find(body):
                     await held.create(body)
                 await held.start()
             yield held.container
@@ -191,14 +217,14 @@ class DockerRuntime:
 
     async def seccomp_profile(self) -> str | None:
         """Our profile; None once it is known that the engine does not take it."""
-        return self._profile
+        return None if None in self._profile_refused else self._profile
 
     @asynccontextmanager
     async def _on_our_terms(self, spec: ContainerSpec, make: Make) -> AsyncIterator[Container]:
         """A container with our seccomp profile, or without it on an engine that refuses it."""
         if spec.oci_runtime is not None:
             await self._check_runtime(spec.oci_runtime)
-        if self._profile is None:
+        if self._profile is None or spec.oci_runtime in self._profile_refused:
             spec = _without_our_profile(spec)
         async with AsyncExitStack() as stack:
             try:
@@ -208,8 +234,8 @@ class DockerRuntime:
                 if plain == spec:
                     raise
                 container = await stack.enter_async_context(make(plain))
-                if self._profile is not None:
-                    self._profile = None
+                if spec.oci_runtime not in self._profile_refused:
+                    self._profile_refused.add(spec.oci_runtime)
                     log.warning("%s; from now on its own is used, which allows more", exc)
             yield container
 
@@ -220,6 +246,18 @@ class DockerRuntime:
                 f"the engine has no runtime {name!r}; it has: {', '.join(sorted(known))}. Add it "
                 "to the engine's configuration, or take `runtime` out of agent.md"
             )
+
+    def _checked(self, spec: ContainerSpec) -> CheckedSpec:
+        """What the policy makes of it; MountRefused also for what would come to nothing here."""
+        checked = self._policy.checked(spec)
+        written = [m for m in checked.spec.mounts if isinstance(m, Bind) and not m.read_only]
+        if written and self._maps_users:
+            raise MountRefused(
+                f"{written[0].source} cannot be written from containers of this engine, which is "
+                "rootless or remaps users: who owns it outside is somebody else inside; use "
+                "`workspace: copy`"
+            )
+        return checked
 
     # The engine, for the containers of this module
 
@@ -251,9 +289,20 @@ class DockerRuntime:
         rows = await self.engine.call(self._api.containers, all=True, filters={"label": STATE})
         return tuple(info for row in rows if (info := read_info(row)) is not None)
 
+    async def _remove_unanswered(self) -> None:
+        """Remove what an overloaded engine made after all, when nobody waited any more."""
+        for name, since in tuple(self._unanswered.items()):
+            found = await self.inspect(name)
+            if found is not None:
+                await self.remove(name)
+            if found is not None or time.monotonic() - since > LATE_SECONDS:
+                self._unanswered.pop(name, None)
+
     def _pinned(self, checked: CheckedSpec) -> dict[str, str]:
-        """What each mount must turn out to be; where the engine has another kernel, who knows."""
-        return checked.identities if self._same_kernel else {}
+        """What each mount must turn out to be, where a container sees it as we do."""
+        runtime = checked.spec.oci_runtime or self._default_runtime
+        same = self._same_kernel and runtime in PINNING_RUNTIMES
+        return checked.identities if same else {}
 
     def _kept_name(self, key: str) -> str:
         digest = hashlib.sha256(f"{self.owner.state}\0{key}".encode()).hexdigest()
@@ -301,14 +350,15 @@ class _Held:
             if found is not None and labels.get(OWNER) == self._runtime.owner.id:
                 self._id = str(found["Id"])
 
-    async def find(self) -> bool:
+    async def find(self, body: dict[str, object]) -> bool:
         """Take up the kept container of this name, if it is still what the spec says."""
         found = await self._runtime.inspect(self._name)
         if found is None:
             return False
         state = found.get("State")
         running = isinstance(state, dict) and bool(state.get("Running"))
-        same = _labels(found).get(SPEC) == self._spec.digest
+        labels = body["Labels"]
+        same = isinstance(labels, dict) and _labels(found).get(SPEC) == labels[SPEC]
         if running or not same:
             # Running without a holder: its orchestrator died a moment ago, and nobody can attach
             # to it any more. The volumes stay.
@@ -338,12 +388,21 @@ class _Held:
             raise self._start_error(container) from exc
         wire.lease(self._spec.lease_seconds, self._spec.lifetime_seconds)
         for target, identity in self._pinned.items():
-            seen = await wire.run(Launch(argv=("stat", "-c", "%d:%i", target)))
-            if seen.stdout.decode(errors="replace").strip() != identity:
-                raise MountRefused(
-                    f"what is mounted at {target} is not the directory that was allowed: "
-                    "somebody exchanged it while the container was made"
-                )
+            await self._look_at_mount(wire, target, identity)
+
+    async def _look_at_mount(self, wire: Wire, target: str, identity: str) -> None:
+        try:
+            with anyio.fail_after(LOOK_SECONDS):
+                seen = await wire.run(Launch(argv=("stat", "-c", "%d:%i", target)))
+        except TimeoutError as exc:
+            raise MountRefused(
+                f"what is mounted at {target} does not answer; does its file system hang?"
+            ) from exc
+        if seen.stdout.decode(errors="replace").strip() != identity:
+            raise MountRefused(
+                f"what is mounted at {target} is not the directory that was allowed: "
+                "somebody exchanged it while the container was made"
+            )
 
     def _start_error(self, container: Container) -> OrchestratorError:
         ending = container.ending
@@ -402,6 +461,17 @@ def _takes_our_profile(info: Mapping[str, Any]) -> bool:
     options = info.get("SecurityOptions") or ()
     filters = any("seccomp" in str(option).split(",")[0] for option in options)
     return filters and info.get("Architecture") in ARCHITECTURES
+
+
+def _cpus(info: Mapping[str, Any]) -> float | None:
+    """How many processors the engine has; None if it cannot limit them."""
+    return float(info.get("NCPU") or "inf") if info.get("CpuCfsQuota", True) else None
+
+
+def _maps_users(info: Mapping[str, Any]) -> bool:
+    """Whether a user inside is another one outside."""
+    options = {str(option).split(",")[0] for option in info.get("SecurityOptions") or ()}
+    return bool(options & {"name=rootless", "name=userns"})
 
 
 def _without_our_profile(spec: ContainerSpec) -> ContainerSpec:

@@ -15,6 +15,7 @@ import docker
 import docker.errors
 import docker.tls
 import requests.exceptions
+import urllib3.exceptions
 
 from orchestrator.containers.failure import engine_error
 from orchestrator.domain import Frozen
@@ -69,7 +70,11 @@ class Engine:
             yield
         except docker.errors.APIError as exc:
             raise engine_error(exc.status_code or 500, str(exc.explanation or exc)) from exc
-        except (docker.errors.DockerException, requests.exceptions.RequestException) as exc:
+        except (
+            docker.errors.DockerException,
+            requests.exceptions.RequestException,
+            urllib3.exceptions.HTTPError,  # of an answer that is read piece by piece
+        ) as exc:
             raise self.unreachable(exc) from exc
 
     def unreachable(self, why: object) -> EngineUnreachable:

@@ -36,6 +36,7 @@ class EventStream:
         self._fates: dict[str, Fate] = {}
         self._buffer = bytearray()
         self._since = f"{time.time():.9f}"
+        self._last_nano = 0
         self._task: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
 
@@ -52,7 +53,7 @@ class EventStream:
 
     def watch(self, container: str) -> Fate:
         """Hear of this container from now on; `unwatch` it at the end."""
-        return self._fates.setdefault(container, Fate())
+        return self._fates.setdefault(container, Fate(since_nano=self._last_nano))
 
     def unwatch(self, container: str) -> None:
         self._fates.pop(container, None)
@@ -86,11 +87,11 @@ class EventStream:
                 continue  # an error text, or a kind of event that we do not know
 
     def _on_event(self, action: str, actor: dict[str, object], time_nano: int) -> None:
-        # The next connection asks from here on, so that nothing is missed in between. An event
-        # that comes twice changes nothing.
+        # The next connection asks from here on, so that nothing is missed in between.
+        self._last_nano = time_nano
         self._since = f"{time_nano // 10**9}.{time_nano % 10**9:09d}"
         fate = self._fates.get(str(actor["ID"]))
-        if fate is None:
+        if fate is None or 0 < time_nano <= fate.since_nano:  # of a kept container's life before
             return
         if action == "oom":
             fate.out_of_memory.set()

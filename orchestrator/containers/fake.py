@@ -208,6 +208,9 @@ class _MemoryLink:
     def answer(self, data: bytes) -> None:
         self._loop.call_soon(self._wire.feed, data)
 
+    def unsent(self) -> int:
+        return 0
+
     def close(self) -> None:
         self._end(w.EXIT_WIRE_CLOSED)
 

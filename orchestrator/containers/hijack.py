@@ -53,6 +53,9 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
+    def unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def close(self) -> None:
         if self._transport is not None:
             # Not close(), which first tries to send what is left: to cut the wire is to cut it.

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 import tarfile
+import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ from orchestrator.containers.claude_binary import (
     arch_of,
     checksum_of,
     fetch_claude,
-    file_digest,
     own_claude,
+    own_digest,
 )
 from orchestrator.containers.engine import Engine
 from orchestrator.containers.file_lock import file_lock
@@ -49,6 +51,9 @@ BUILD_SILENCE_SECONDS = 600
 
 BUILD_LOCK_SECONDS = 1800
 """How long to wait for another orchestrator that is building already."""
+
+LEFTOVER_SECONDS = 2 * BUILD_LOCK_SECONDS
+"""So old, a part of an image is not one that somebody is building on right now."""
 
 LOG_TAIL_LINES = 20
 """How much of a failed build's log an error repeats."""
@@ -131,8 +136,7 @@ def build_agent_image(engine: Engine, settings: Settings, progress: Progress) ->
     except ImageMissing:
         if settings.agent_image:
             raise
-    lock = settings.cache_dir / "images.lock"
-    with file_lock(lock, BUILD_LOCK_SECONDS, lambda: progress("waiting for another build")):
+    with _one_at_a_time(settings, progress):
         try:
             return find_agent_image(engine, settings)
         except ImageMissing:
@@ -169,16 +173,25 @@ def list_images(engine: Engine) -> tuple[BuiltImage, ...]:
     return tuple(sorted(ours, key=lambda image: (-image.created_seconds, image.tag)))
 
 
-def prune_images(engine: Engine, keep: Collection[str]) -> tuple[BuiltImage, ...]:
+def prune_images(
+    engine: Engine, settings: Settings, keep: Collection[str], progress: Progress
+) -> tuple[BuiltImage, ...]:
     """Remove our agent images but those to keep and those in use: what was removed."""
-    removed = [
-        image
-        for image in list_images(engine)
-        if image.kind == "agent" and image.tag not in keep and not image.in_use
-        if _remove(engine, image.tag)
-    ]
-    _remove_leftovers(engine)
+    with _one_at_a_time(settings, progress):
+        removed = [
+            image
+            for image in list_images(engine)
+            if image.kind == "agent" and image.tag not in keep and not image.in_use
+            if _remove(engine, image.tag)
+        ]
+        old = time.time() - LEFTOVER_SECONDS
+        _remove_leftovers(engine, lambda image: int(image["Created"]) < old)
     return tuple(removed)
+
+
+def _one_at_a_time(settings: Settings, progress: Progress) -> AbstractContextManager[None]:
+    lock = settings.cache_dir / "images.lock"
+    return file_lock(lock, BUILD_LOCK_SECONDS, lambda: progress("waiting for another build"))
 
 
 def build_context(files: Iterable[tuple[str, bytes | Path, int]]) -> Iterator[bytes]:
@@ -232,7 +245,7 @@ def _warden() -> Path:
 
 def _claude_checksum(settings: Settings, arch: str) -> str:
     if settings.claude_binary:
-        return file_digest(own_claude(settings.claude_binary, arch_of(arch)))
+        return own_digest(own_claude(settings.claude_binary, arch_of(arch)))
     return checksum_of(settings.claude_version or CLAUDE_VERSION, arch_of(arch))
 
 
@@ -253,17 +266,24 @@ def _build(engine: Engine, settings: Settings, progress: Progress) -> str:
         )
     )
     progress(f"building {tag}")
+    parts: set[str] = set()
     try:
-        _run_build(engine, tag, base, context, progress)
+        _run_build(engine, tag, base, context, progress, parts)
     except BaseException:
-        _remove_leftovers(engine)
+        _remove_leftovers(engine, lambda image: _short_id(image) in parts)
         raise
     return tag
 
 
 def _run_build(
-    engine: Engine, tag: str, base: str, context: Iterator[bytes], progress: Progress
+    engine: Engine,
+    tag: str,
+    base: str,
+    context: Iterator[bytes],
+    progress: Progress,
+    parts: set[str],
 ) -> None:
+    """Build; the images that come about on the way are noted in `parts`, by their short ids."""
     log: deque[str] = deque(maxlen=LOG_TAIL_LINES)
     with engine.translated():
         events = engine.api.build(
@@ -278,6 +298,7 @@ def _run_build(
             timeout=BUILD_SILENCE_SECONDS,
         )
         for event in events:
+            parts.update(_PART.findall(str(event.get("stream") or "")))
             _note(event, log, progress)
     if not image_exists(engine, tag):
         raise ImageBuildFailed(f"the engine built no {tag}. Its last words:\n" + _tail(log))
@@ -319,11 +340,18 @@ def _remove(engine: Engine, name: str) -> bool:
     return True
 
 
-def _remove_leftovers(engine: Engine) -> None:
-    """What a failed build left: no name, our first label, and not our last one."""
+_PART = re.compile(r"---> ([0-9a-f]{12})\b")
+
+
+def _short_id(image: Mapping[str, Any]) -> str:
+    return str(image["Id"]).removeprefix("sha256:")[:12]
+
+
+def _remove_leftovers(engine: Engine, which: Callable[[Mapping[str, Any]], bool]) -> None:
+    """What failed builds left: no name, our first label, and not our last one."""
     filters = {"dangling": True, "label": f"{KIND_LABEL}=agent"}
     with engine.translated():
         found = engine.api.images(filters=filters)
     for image in found:
-        if DIGEST_LABEL not in (image.get("Labels") or {}):
+        if DIGEST_LABEL not in (image.get("Labels") or {}) and which(image):
             _remove(engine, str(image["Id"]))

@@ -14,6 +14,7 @@ OWNER = PREFIX + "owner"
 KIND = PREFIX + "kind"
 KEY = PREFIX + "key"
 SPEC = PREFIX + "spec"
+"""A digest of all that the engine was asked for; create.py writes it."""
 DEADLINE = PREFIX + "deadline"
 
 Kind = Literal["disposable", "kept"]
@@ -43,7 +44,6 @@ def make_labels(
     state: str,
     owner: str,
     kind: Kind,
-    spec_digest: str,
     key: str = "",
     deadline: float = 0.0,
     extra: Mapping[str, str] | None = None,
@@ -55,7 +55,6 @@ def make_labels(
         OWNER: owner,
         KIND: kind,
         KEY: key,
-        SPEC: spec_digest,
         DEADLINE: f"{deadline:.0f}",
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -47,6 +48,8 @@ class MountPolicy(Frozen):
     home: Path
     own: tuple[Path, ...] = ()
     """The orchestrator's own files: who could write them could give himself anything."""
+    hidden: tuple[Path, ...] = ()
+    """Those of them that hold secrets, or what other agents did: nobody is to read them either."""
     engine_sockets: tuple[Path, ...] = ()
     """Whoever reaches one of these is root on the engine's machine, read-only mount or not."""
     engine_is_local: bool = True
@@ -100,9 +103,16 @@ class MountPolicy(Frozen):
         if any(self._real(socket).is_relative_to(path) for socket in self.engine_sockets):
             raise MountRefused(f"{shown} holds the socket of a container engine")
         if path.is_relative_to(home):
-            secret = CREDENTIAL_FOLDERS.intersection(path.relative_to(home).parts)
+            parts = (part.casefold() for part in path.relative_to(home).parts)
+            secret = CREDENTIAL_FOLDERS.intersection(parts)
             if secret:
                 raise MountRefused(f"{shown} is a place for credentials ({', '.join(secret)})")
+        for hidden in map(self._real, self.hidden):
+            if hidden.is_relative_to(path) or path.is_relative_to(hidden):
+                raise MountRefused(
+                    f"{shown} holds the orchestrator's own {hidden}, which no agent may see; "
+                    "share another directory, or keep that one elsewhere"
+                )
         for own in map(self._real, self.own):
             if not read_only and (own.is_relative_to(path) or path.is_relative_to(own)):
                 raise MountRefused(
@@ -131,11 +141,20 @@ def _opened(given: Path) -> tuple[Path, str]:
         raise MountRefused(f"{given} cannot be opened: {exc.strerror}") from exc
     try:
         status = os.fstat(fd)
-        link = Path(f"/proc/self/fd/{fd}")
-        path = link.readlink() if link.is_symlink() else given.resolve()
-        return path, f"{status.st_dev}:{status.st_ino}"
+        return _path_of(fd) or given.resolve(), f"{status.st_dev}:{status.st_ino}"
     finally:
         os.close(fd)
+
+
+def _path_of(fd: int) -> Path | None:
+    """What the kernel calls it: links resolved and, where case does not count, in its own case."""
+    link = Path(f"/proc/self/fd/{fd}")
+    if link.is_symlink():
+        return link.readlink()
+    get_path = getattr(fcntl, "F_GETPATH", None)  # macOS
+    if get_path is None:
+        return None
+    return Path(os.fsdecode(fcntl.fcntl(fd, get_path, bytes(1024)).rstrip(b"\0")))
 
 
 def _shown(given: Path, path: Path) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from orchestrator.containers.file_lock import FileLock
-from orchestrator.errors import NameTaken
+from orchestrator.errors import NameTaken, OperatorError
 
 
 class Owner:
@@ -65,12 +66,16 @@ class Owner:
 
 
 def _state_id(path: Path) -> str:
-    try:
-        with path.open("x") as file:
-            file.write(secrets.token_hex(8))
-    except FileExistsError:
-        pass
-    for _ in range(1000):
-        if text := path.read_text().strip():  # empty while another process is writing it
-            return text
-    raise OSError(f"{path} is empty; remove it")
+    """Written whole or not at all, by whoever comes first."""
+    if not path.exists():
+        mine = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
+        mine.write_text(secrets.token_hex(8))
+        try:
+            with suppress(FileExistsError):
+                path.hardlink_to(mine)
+        finally:
+            mine.unlink()
+    text = path.read_text().strip()
+    if not text:
+        raise OperatorError(f"{path} is empty; remove it, when no orchestrator runs")
+    return text

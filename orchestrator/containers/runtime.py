@@ -22,7 +22,9 @@ TELL_SECONDS = 5.0
 class Fate:
     """What the engine has told of one container."""
 
-    def __init__(self) -> None:
+    def __init__(self, since_nano: int = 0) -> None:
+        self.since_nano = since_nano
+        """What the engine tells of this time or before, on its clock, is of another life."""
         self.exit_code: int | None = None
         """Of PID 1."""
         self.out_of_memory = asyncio.Event()

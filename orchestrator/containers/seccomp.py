@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 
-ARCHITECTURES = frozenset(("x86_64", "aarch64"))
-"""Where arguments are in the order that the rules below look at. The profile names none: an engine
-then allows its own alone, and a call by way of i386 or x32 ends who makes it."""
+ARCHITECTURES = frozenset(("x86_64", "amd64", "aarch64", "arm64"))
+"""Where arguments are in the order that the rules below look at, as Docker and Podman call them.
+The profile names none: an engine then allows its own alone, and a call by way of i386 or x32 ends
+who makes it."""
 
 ENOSYS = 38
 

@@ -68,8 +68,9 @@ def prune(*, as_json: Json = False) -> None:
     """Remove agent images that are neither current nor in use."""
     from orchestrator.containers.images import current_tags, prune_images
 
-    with _engine() as (engine, settings):
-        removed = prune_images(engine, keep=current_tags(engine, settings))
+    with _engine() as (engine, settings), shown_progress() as progress:
+        keep = current_tags(engine, settings)
+        removed = prune_images(engine, settings, keep, progress)
     if as_json:
         print(json.dumps({"removed": [image.tag for image in removed]}))
         return

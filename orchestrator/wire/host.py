@@ -25,7 +25,8 @@ REAP_SECONDS = 10.0
 """After SIGKILL, until the warden reports the exit: only a stuck kernel takes longer."""
 
 DRAIN_SECONDS = 2.0
-"""After a process has exited, for its output to end: a child it left behind may hold it open."""
+"""After a process has exited, for more of its output, or its end: a child that it left behind may
+hold it open."""
 
 OUTPUT_LIMIT = 16 * 1024 * 1024
 """What `Process.communicate` keeps of either output."""
@@ -38,15 +39,22 @@ SILENCES = 3
 
 PINGS_PER_LEASE = 4
 
+MAX_UNSENT = 32 * 1024 * 1024
+"""What may wait for a container to read it. Data waits elsewhere, and what we ask for is less: a
+container that lets so much wait makes us answer, and does not listen."""
+
 Service = Callable[[Stream], Awaitable[None]]
 """Answers one connection that a process inside made to a listener."""
 
 
 class Link(Protocol):
-    """What carries a wire's bytes. Neither call blocks."""
+    """What carries a wire's bytes. No call blocks."""
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
+    def unsent(self) -> int:
+        """How many bytes wait for the other end to read."""
+        ...
 
 
 class WireEnd(enum.Enum):
@@ -109,6 +117,8 @@ class Process:
             parts, size = [], 0
             try:
                 while chunk := await stream.read():
+                    if self.code is not None:
+                        self._drain()
                     if size < OUTPUT_LIMIT:
                         parts.append(chunk[: OUTPUT_LIMIT - size])
                         size += len(chunk)
@@ -123,7 +133,7 @@ class Process:
                 # A deadline and not a task: a short process pays for every task that is made.
                 self._draining = tasks.cancel_scope
                 if self.code is not None:
-                    self._draining.deadline = self._wire.time() + DRAIN_SECONDS
+                    self._drain()
                 tasks.start_soon(keep, "stderr", self.stderr)
                 if data:
                     tasks.start_soon(write)
@@ -154,14 +164,17 @@ class Process:
     def _on_exit(self, code: int) -> None:
         self.code = code
         self._exited.set()
-        if self._draining is not None:
-            self._draining.deadline = self._wire.time() + DRAIN_SECONDS
+        self._drain()
         self.stdin.stop_writing()
         self.stderr.stop_writing()
 
     def _on_lost(self) -> None:
         self._started.set()
         self._exited.set()
+
+    def _drain(self) -> None:
+        if self._draining is not None:
+            self._draining.deadline = self._wire.time() + DRAIN_SECONDS
 
 
 class Wire:
@@ -303,6 +316,8 @@ class Wire:
             self._end(WireEnd.MALFORMED, str(exc))
         except ValueError as exc:  # a number or a text that is none
             self._end(WireEnd.MALFORMED, f"{type(exc).__name__} in a frame")
+        if self._link.unsent() > MAX_UNSENT:
+            self._end(WireEnd.MALFORMED, "it asks, and does not read the answers")
 
     def feed_stderr(self, data: bytes) -> None:
         self.last_words = (self.last_words + data)[-4096:]

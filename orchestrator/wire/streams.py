@@ -13,6 +13,10 @@ GRANT = w.WINDOW // 2
 """Grant credit when so much has been read: half a window keeps the sender busy, with few frames."""
 
 
+SMALL_BYTES = 4096
+"""Pieces smaller than this are put together: each of its own takes more room than what is in it."""
+
+
 class Stream:
     """One byte stream each way. At most a window's worth waits in either direction.
 
@@ -22,7 +26,7 @@ class Stream:
     def __init__(self, number: int, mux: Mux) -> None:
         self.number = number
         self._mux = mux
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[bytes | bytearray] = deque()
         self._waiting = 0  # bytes in _chunks
         self._read_since_grant = 0
         self._credit = w.WINDOW
@@ -47,7 +51,7 @@ class Stream:
         if self._read_since_grant >= GRANT and not self._read_ended:
             self._mux.send(w.CREDIT, self.number, self._read_since_grant.to_bytes(4, "big"))
             self._read_since_grant = 0
-        return data
+        return bytes(data)
 
     async def write(self, data: bytes) -> None:
         """Send it all, waiting for the reader as needed."""
@@ -96,9 +100,18 @@ class Stream:
         if self._read_ended or self._waiting + self._read_since_grant + len(payload) > w.WINDOW:
             raise w.Malformed(f"stream {self.number} sent more than it may")
         if payload:
-            self._chunks.append(payload)
+            self._keep(payload)
             self._waiting += len(payload)
             self._notify()
+
+    def _keep(self, payload: bytes) -> None:
+        last = self._chunks[-1] if self._chunks else None
+        if last is None or len(last) + len(payload) > SMALL_BYTES:
+            self._chunks.append(payload)
+        elif isinstance(last, bytearray):
+            last += payload
+        else:
+            self._chunks[-1] = bytearray(last + payload)
 
     def _on_end(self) -> None:
         if self._read_ended:

@@ -141,12 +141,9 @@ async def test_a_container_that_reached_its_lifetime_is_told_so(
 ) -> None:
     short = spec.model_copy(update={"lifetime_seconds": 0.5})
     with anyio.fail_after(PATIENCE):
-        async with (
-            runtime.open(short) as container,
-            container.spawn(Launch(argv=("sleep", "inf"))) as process,
-        ):
+        async with runtime.open(short) as container:
             with pytest.raises(WireLost):
-                await process.wait()
+                await container.run(Launch(argv=("sleep", "inf")))
             failure = await container.failure()
 
     assert failure is not None

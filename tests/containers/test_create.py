@@ -30,13 +30,14 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
         limits=Limits(memory_bytes=1024 * MIB, cpus=1.5, pids=100, open_files=500),
     )
 
-    assert create_body(spec, {"a": "b"}) == {
+    body = create_body(spec, {"a": "b"})
+    assert {**body, "Labels": {"a": "b", "orchestrator.spec": "DIGEST"}} == {
         "Image": "agent:1",
-        "Entrypoint": ["python3", "-I", "-S", "/opt/orchestrator/warden.pyc"],
+        "Entrypoint": ["/usr/bin/python3", "-I", "-S", "/opt/orchestrator/warden.pyc"],
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
-        "Labels": {"a": "b"},
+        "Labels": {"a": "b", "orchestrator.spec": "DIGEST"},
         "OpenStdin": True,
         "StdinOnce": True,
         "AttachStdin": True,
@@ -114,6 +115,20 @@ def test_another_runtime_and_a_seccomp_profile_are_passed_on() -> None:
 def test_a_container_asks_for_no_more_processors_than_there_are() -> None:
     spec = ContainerSpec(image="agent:1", limits=Limits(cpus=64))
     assert host_config(create_body(spec, {}, cpus_available=2))["NanoCpus"] == 2_000_000_000
+    assert "NanoCpus" not in host_config(create_body(spec, {}, cpus_available=None))
+
+
+def test_what_is_asked_for_is_known_by_its_digest_and_labels_are_not_part_of_it() -> None:
+    def digest(spec: ContainerSpec, labels: dict[str, str], **how: str) -> object:
+        labels_ = create_body(spec, labels, **how)["Labels"]  # type: ignore[arg-type]
+        assert isinstance(labels_, dict)
+        return labels_["orchestrator.spec"]
+
+    spec = ContainerSpec(image="agent:1")
+    forged = {"orchestrator.spec": "forged"}
+    assert digest(spec, {}) == digest(spec, {"a": "b"}) == digest(spec, forged)
+    assert digest(spec, {}) != digest(spec, {}, keep_as="orch-kept-1")
+    assert digest(spec, {}) != digest(ContainerSpec(image="agent:2"), {})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -267,7 +268,7 @@ def test_prune_removes_an_old_image_and_nothing_else(
     container = engine.api.create_container(used, ["true"], labels={"orchestrator.test": mark})
     try:
         keep = [kept, *others(engine, old, used, base)]
-        removed = prune_images(engine, keep=keep)
+        removed = prune_images(engine, read_settings(), keep, lambda _: None)
         now = list_images(engine)
         found = subprocess.run(["docker", "image", "inspect", built_on_ours], capture_output=True)
     finally:
@@ -282,6 +283,27 @@ def test_prune_removes_an_old_image_and_nothing_else(
     assert find(now, base) is not None
     assert found.returncode == 0
     assert find(now, built_on_ours) is None
+
+
+def test_prune_leaves_alone_what_somebody_may_be_building_on(engine: Engine) -> None:
+    young = {"Id": "sha256:" + uuid.uuid4().hex, "Created": time.time(), "Labels": {}}
+    old = {**young, "Id": "sha256:" + uuid.uuid4().hex, "Created": time.time() - 86400}
+    listed = [young, old]
+    removed: list[str] = []
+
+    class Api:
+        def images(self, filters: dict[str, object] | None = None) -> list[dict[str, object]]:
+            return listed if filters and "dangling" in filters else []
+
+        def containers(self, **_: object) -> list[dict[str, object]]:
+            return []
+
+        def remove_image(self, name: str) -> None:
+            removed.append(name)
+
+    double = Engine(engine.address, Api())  # type: ignore[arg-type]
+    prune_images(double, read_settings(), [], lambda _: None)
+    assert removed == [old["Id"]]
 
 
 def test_settings_choose_the_claude_that_goes_in(engine: Engine) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 import anyio
 import pytest
 
+from orchestrator.app import mount_policy
 from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.containers.engine import Engine
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.domain.container import Bind, ContainerSpec, Launch
 from orchestrator.errors import MountRefused
+from orchestrator.settings import Settings
 
 PATIENCE = 120
 
@@ -50,6 +52,33 @@ def test_a_folder_that_holds_an_engines_socket_is_refused_even_read_only(tmp_pat
     policy = MountPolicy(roots=(tmp_path,), home=tmp_path / "home", engine_sockets=(socket,))
     with pytest.raises(MountRefused, match="holds the socket of a container engine"):
         policy.checked(spec_of(tmp_path / "engine"))
+
+
+def test_what_holds_secrets_and_the_records_of_others_is_hidden_even_read_only(
+    tmp_path: Path,
+) -> None:
+    state, secrets = tmp_path / "project/state", tmp_path / "project/conf/secrets.yaml"
+    for folder in (state / "runs", secrets.parent, tmp_path / "project/src"):
+        folder.mkdir(parents=True)
+    policy = MountPolicy(roots=(tmp_path,), home=tmp_path / "home", hidden=(state, secrets))
+
+    for source in (tmp_path / "project", state, state / "runs", secrets.parent):
+        with pytest.raises(MountRefused, match="which no agent may see; share another directory"):
+            policy.checked(spec_of(source))
+    policy.checked(spec_of(tmp_path / "project/src"))
+
+
+def test_the_settings_hide_where_secrets_and_records_are_kept(settings: Settings) -> None:
+    policy = mount_policy(settings, "unix:///var/run/docker.sock")
+    assert policy.hidden == (settings.state_dir, settings.secrets_file)
+
+
+@pytest.mark.parametrize("name", [".ssh", ".SSH", ".Aws"])
+def test_a_place_for_credentials_is_one_in_whatever_letters(tmp_path: Path, name: str) -> None:
+    (tmp_path / "home" / name).mkdir(parents=True)
+    policy = MountPolicy(roots=(tmp_path,), home=tmp_path / "home")
+    with pytest.raises(MountRefused, match="is a place for credentials"):
+        policy.checked(spec_of(tmp_path / "home" / name))
 
 
 class SlyEngine(Engine):

@@ -43,9 +43,10 @@ def test_only_what_a_crash_left_is_removed(
 
 def test_labels_say_again_what_was_written_on_them() -> None:
     written = make_labels(
-        state="s", owner="o", kind="kept", spec_digest="d", key="k", deadline=5, extra={"run": "r"}
+        state="s", owner="o", kind="kept", key="k", deadline=5, extra={"run": "r"}
     )
-    listed = {"Id": "1", "Names": ["/n"], "State": "exited", "Created": 7, "Labels": written}
+    listed = {"Id": "1", "Names": ["/n"], "State": "exited", "Created": 7}
+    listed["Labels"] = {**written, "orchestrator.spec": "d"}
 
     assert read_info(listed) == ContainerInfo(
         id="1",
@@ -64,7 +65,7 @@ def test_labels_say_again_what_was_written_on_them() -> None:
 
 def test_nobody_can_write_over_our_labels() -> None:
     sly = {"orchestrator.owner": "somebody else"}
-    written = make_labels(state="s", owner="o", kind="kept", spec_digest="d", extra=sly)
+    written = make_labels(state="s", owner="o", kind="kept", extra=sly)
     assert written["orchestrator.owner"] == "o"
 
 

@@ -56,7 +56,7 @@ def _leave_on_docker(runtime: DockerRuntime, image: str) -> LeaveBehind:
     async def leave(name: str, kind: Kind, owner: str) -> None:
         state = runtime.owner.state
         spec = ContainerSpec(image=image)
-        labels = make_labels(state=state, owner=owner, kind=kind, spec_digest=spec.digest)
+        labels = make_labels(state=state, owner=owner, kind=kind)
         body = create_body(spec, labels, keep_as=name if kind == "kept" else None)
         await runtime.engine.call(runtime.engine.api.create_container_from_config, body, name)
 

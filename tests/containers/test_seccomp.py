@@ -224,6 +224,8 @@ async def test_a_runtime_offers_the_profile_where_the_engine_filters_calls(
     ("info", "taken"),
     [
         ({"SecurityOptions": ["name=seccomp,profile=default"], "Architecture": "x86_64"}, True),
+        ({"SecurityOptions": ["name=seccomp,profile=default"], "Architecture": "amd64"}, True),
+        ({"SecurityOptions": ["name=seccomp,profile=default"], "Architecture": "arm64"}, True),
         ({"SecurityOptions": ["name=seccomp,profile=default"], "Architecture": "s390x"}, False),
         ({"SecurityOptions": ["name=apparmor"], "Architecture": "x86_64"}, False),
         ({"SecurityOptions": None}, False),
@@ -252,6 +254,17 @@ async def test_an_engine_that_refuses_our_profile_gets_none_from_then_on(
     said = [r.getMessage() for r in caplog.records if "seccomp" in r.getMessage()]
     assert len(said) == 1
     assert "which allows more" in said[0]
+
+
+async def test_an_oci_runtime_that_refuses_our_profile_takes_it_from_no_other(
+    runtime: DockerRuntime, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_runtime, "profile", lambda: BROKEN)
+    odd = ContainerSpec(image=image, seccomp=BROKEN, oci_runtime="runc")
+    with anyio.fail_after(PATIENCE):
+        async with runtime.open(odd) as container:
+            assert container.spec.seccomp is None
+    assert await runtime.seccomp_profile() == seccomp.profile()
 
 
 async def test_a_profile_of_somebody_else_is_never_left_out(

@@ -79,6 +79,9 @@ class _NoLink:
 
     def close(self) -> None: ...
 
+    def unsent(self) -> int:
+        return 0
+
 
 async def _feed_host(rng: random.Random) -> str:
     """A busy wire is fed garbage; how it ended, before we closed it."""

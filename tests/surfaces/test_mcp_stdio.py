@@ -190,7 +190,8 @@ async def test_no_agent_is_shown_any_other_path(
         str(file): "is not a directory",
         str(tmp_path): "is outside the allowed roots",
         str(link): f"{link} (which is {tmp_path}) is outside the allowed roots",
-        f"{shared_stage.work}/../../..": "is outside the allowed roots",
+        str(shared_stage.state): "which no agent may see",
+        f"{shared_stage.work}/../../..": "which no agent may see",
     }
     for path, why in refused.items():
         result = await call(

@@ -49,6 +49,9 @@ class _Pipes(asyncio.SubprocessProtocol):
         assert isinstance(stdin, asyncio.WriteTransport)
         stdin.write(data)
 
+    def unsent(self) -> int:
+        return 0
+
     def close(self) -> None:
         assert self.transport is not None
         stdin = self.transport.get_pipe_transport(0)

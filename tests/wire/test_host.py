@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.domain.container import Launch, User
 from orchestrator.errors import OrchestratorError, WireLost
+from orchestrator.wire import host
 from orchestrator.wire import warden as w
 from orchestrator.wire.host import Wire, WireEnd
 from orchestrator.wire.streams import Stream
@@ -32,6 +33,9 @@ class DeadEnd:
 
     def close(self) -> None:
         self.closed = True
+
+    def unsent(self) -> int:
+        return len(self.sent)
 
     async def written(self, what: bytes, times: int) -> None:
         while self.sent.count(what) < times:
@@ -142,6 +146,25 @@ async def test_a_lost_wire_tells_everybody_who_waits() -> None:
 async def _nothing(stream: Stream) -> None: ...
 
 
+async def test_who_asks_and_does_not_read_the_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "MAX_UNSENT", 10_000)
+    wire, link = new_wire()
+    wire.feed(HELLO)
+    wire._services["parent"] = _for_ever
+    for number in range(2, 20_000, 2):
+        wire.feed(w.encode(w.OPEN, number, b"parent"))
+    assert (wire.ended, link.closed) == (WireEnd.MALFORMED, True)
+    assert wire.detail == "it asks, and does not read the answers"
+    assert len(link.sent) < 11_000
+    await wire.close()
+
+
+async def _for_ever(stream: Stream) -> None:
+    await anyio.sleep_forever()
+
+
 async def test_a_silent_container_is_given_up() -> None:
     wire, link = new_wire()
     wire.feed(HELLO)
@@ -154,7 +177,7 @@ async def test_a_silent_container_is_given_up() -> None:
 async def test_pings_are_sent_well_within_the_lease() -> None:
     wire, link = new_wire()
     wire.feed(HELLO)
-    wire.lease(0.5, 1000)
+    wire.lease(4, 1000)
     with anyio.fail_after(PATIENCE):
         await link.written(w.HEADER.pack(w.PING, 0, 1), times=2)
     assert wire.ended is None

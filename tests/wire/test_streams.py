@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Callable
 
 import anyio
@@ -127,9 +128,24 @@ async def test_an_unread_stream_holds_a_window_and_no_more() -> None:
     pair = Pair(1)
     near = pair.open()
     far = await pair.accepted.get()
-    with anyio.move_on_after(0.2):
-        await near.write(b"x" * 10_000_000)
-    assert far._waiting == w.WINDOW
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(near.write, b"x" * 10_000_000)
+            while far._waiting < w.WINDOW:
+                await anyio.lowlevel.checkpoint()
+            for _ in range(1000):  # more would come now
+                await anyio.lowlevel.checkpoint()
+            assert far._waiting == w.WINDOW
+            tasks.cancel_scope.cancel()
+
+
+def test_small_pieces_take_little_more_room_than_what_is_in_them() -> None:
+    stream = Mux(lambda _: None, lambda *_: None, w.FROM_WARDEN).open()
+    for _ in range(w.WINDOW // 2):
+        stream._on_data(b"xy")
+    held = sum(map(sys.getsizeof, stream._chunks))
+    assert held < 2 * w.WINDOW
+    assert stream._waiting == w.WINDOW
 
 
 async def test_writing_is_told_when_nobody_reads_any_more() -> None:
