@@ -1,9 +1,9 @@
 """Text or bytes that may hold a secret -> the same without it. Pure.
 
 A secret is seldom shown as it is: a URL percent-encodes it, JSON escapes it, and a header such as
-"Basic dXNlcjp0b2tlbg==" holds it in base64, at whatever offset the user's name left. What somebody
-hides on purpose in a way of their own is not found: what keeps a secret from an agent is that the
-agent never has it.
+"Basic dXNlcjp0b2tlbg==" holds it in base64, at whatever offset the user's name left, and a file's
+base64 is broken into lines. What somebody hides on purpose in a way of their own is not found: what
+keeps a secret from an agent is that the agent never has it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ ESCAPES = (re.compile(rb"%[0-9A-Fa-f]{2}"), re.compile(rb"\\u[0-9A-Fa-f]{4}"))
 
 Unit = tuple[bytes, ...]
 """A character of a secret, or a digit of its encoding: each way in which it may be written."""
+
+LINE_BREAKS = (b"\\r\\n", b"\\n", b"\r\n", b"\n")
+"""In base64, as it is and as JSON has it: GitHub's API breaks lines after 60 digits."""
+
+BREAK: Unit = (*LINE_BREAKS, b"")
+"""Between two groups of four digits of base64 there may be one."""
 
 Shape = tuple[Unit, ...]
 """One way in which a secret may be written, from its first character to its last."""
@@ -77,6 +83,8 @@ class Redactor:
         self._ways: dict[str, Way] = {}
         """By their pieces, the longest first."""
         self._anchors: frozenset[bytes] = frozenset()
+        self._anchor_bytes: frozenset[int] = frozenset()
+        self._beginnings: frozenset[bytes] = frozenset()
         self._longest = 0
         self.add(secrets)
 
@@ -93,6 +101,8 @@ class Redactor:
         order = sorted(self._ways.values(), key=lambda way: (-len(way.piece), way.piece))
         self._ways = {way.piece: way for way in order}
         self._anchors = frozenset().union(*(way.anchors for way in order))
+        self._anchor_bytes = frozenset(b"".join(self._anchors))
+        self._beginnings = frozenset().union(*(way.beginnings for way in order))
         self._longest = max((way.longest for way in order), default=0)
 
     def text(self, text: str) -> str:
@@ -129,6 +139,8 @@ class Redactor:
         """From where on the data may be the beginning of a secret whose end is still to come."""
         for start in range(max(0, len(data) - self._longest + 1), len(data)):
             beginning = data[start : start + BEGINNING]
+            if beginning not in self._beginnings:
+                continue
             for way in self._ways.values():
                 shapes = way.beginnings.get(beginning, ())
                 if any(_may_begin(shape, data[start:]) for shape in shapes):
@@ -139,8 +151,7 @@ class Redactor:
         """Where secrets begin and end, in order; those that overlap are one."""
         spans = sorted(
             found.span()
-            for start, end in (self._near(data) if self._ways else ())
-            for way in self._ways.values()
+            for way, start, end in (self._near(data) if self._ways else ())
             for found in way.pattern.finditer(data, start, end)
         )
         at = 0
@@ -152,27 +163,44 @@ class Redactor:
                 spans[at] = (start, end)
         yield from spans[: at + 1]
 
-    def _near(self, data: bytes) -> list[tuple[int, int]]:
+    def _near(self, data: bytes) -> Iterator[tuple[Way, int, int]]:
         """The parts of the data in which a secret can be: around what each of them must have.
 
-        The pattern alone would do, at some MB a second; to look for plain bytes is quick.
+        The pattern alone would do, at some MB a second; to look for plain bytes is quick. What
+        somebody has escaped or broken into lines is seen when that is undone: then the whole is
+        searched, but only for what was seen.
         """
-        if b"" in self._anchors:  # one has nothing that it must have
-            return [(0, len(data))]
-        spots = [found.start() for escape in ESCAPES for found in escape.finditer(data)]
-        for anchor in self._anchors:
-            at = data.find(anchor)
-            while at >= 0:
-                spots.append(at)
-                at = data.find(anchor, at + 1)
+        undone, hidden = self._undone(data), {b""}  # one may have nothing that it must have
         parts: list[tuple[int, int]] = []
-        for spot in sorted(spots):
+        for spot in sorted(self._spots(data)):
             start, end = max(0, spot - self._longest), spot + self._longest
             if parts and start <= parts[-1][1]:
                 parts[-1] = (parts[-1][0], end)
             else:
                 parts.append((start, end))
-        return parts
+        for anchor in self._anchors:
+            if anchor in undone and undone.count(anchor) > data.count(anchor):
+                hidden.add(anchor)
+        for way in self._ways.values():
+            where = parts if hidden.isdisjoint(way.anchors) else [(0, len(data))]
+            yield from ((way, start, end) for start, end in where)
+
+    def _spots(self, data: bytes) -> Iterator[int]:
+        for anchor in self._anchors - {b""}:
+            at = data.find(anchor)
+            while at >= 0:
+                yield at
+                at = data.find(anchor, at + 1)
+
+    def _undone(self, data: bytes) -> bytes:
+        """The data without line breaks, and without escapes of what secrets are found by."""
+        for escape in {each for escapes in ESCAPES for each in escapes.findall(data)}:
+            code = int(escape.lstrip(b"%\\u"), 16)
+            if code in self._anchor_bytes:
+                data = data.replace(escape, bytes((code,)))
+        for line_break in LINE_BREAKS:
+            data = data.replace(line_break, b"")
+        return data
 
 
 class StreamRedactor:
@@ -252,7 +280,13 @@ def _base64(data: bytes, offset: int) -> Shape:
         known = int(rest.ljust(6, "0"), 2)
         last = [_digit(number) for number in range(known, known + (1 << (6 - len(rest))))]
         units.append(_either(*itertools.chain(*last), b""))
-    return tuple(units)
+    shape: list[Unit] = []
+    for number, unit in enumerate(units, offset):
+        # Not beside an end that may be nothing: a break is masked only between digits.
+        if number % 4 == 0 and shape and b"" not in shape[-1] and b"" not in unit:
+            shape.append(BREAK)
+        shape.append(unit)
+    return tuple(shape)
 
 
 def _digit(number: int) -> Unit:
@@ -291,11 +325,16 @@ def _choice(unit: Unit) -> bytes:
 
 
 def _anchor(shape: Shape) -> bytes:
-    """The longest run of bytes that are there whenever the shape is, unless one of ESCAPES is."""
+    """The longest run of bytes that are there whenever the shape is, once escapes and line breaks
+    are undone. What looks like the beginning of an escape is not in it.
+    """
     best = run = b""
     for unit in shape:
+        if unit == BREAK:
+            continue
         plain = [way for way in unit if not any(escape.match(way) for escape in ESCAPES)]
-        run = run + plain[0] if len(plain) == 1 else b""
+        certain = len(plain) == 1 and plain[0].isascii() and plain[0] != b"%"
+        run = run + plain[0] if certain else b""
         best = max(best, run, key=len)
     return best
 
@@ -303,7 +342,7 @@ def _anchor(shape: Shape) -> bytes:
 def _beginnings(shape: Shape) -> set[bytes]:
     """The first bytes of the shape however it is written: of each length up to BEGINNING."""
     texts = {b""}
-    for unit in shape[: BEGINNING + 1]:  # the first may be nothing
+    for unit in shape[: BEGINNING + 2]:  # the first may be nothing, and so may one break
         longer = {text + way for text in texts if len(text) < BEGINNING for way in unit}
         texts = longer | {text for text in texts if len(text) >= BEGINNING}
     return {text[:size] for text in texts for size in range(1, BEGINNING + 1)}

@@ -144,6 +144,39 @@ def test_no_stream_shows_a_secret_inside_of_longer_base64(
     assert clean == data[:first] + b"*" * (last + 1 - first) + data[last + 1 :]
 
 
+@given(
+    secret=secrets,
+    before=st.binary(max_size=100),
+    columns=st.sampled_from((60, 64, 76)),
+    ending=st.sampled_from((b"\n", b"\r\n", b"\\n", b"\\r\\n")),
+    cuts=st.lists(st.integers(0, 2000), max_size=6),
+)
+def test_no_stream_shows_a_secret_in_base64_that_is_broken_into_lines(
+    secret: str, before: bytes, columns: int, ending: bytes, cuts: list[int]
+) -> None:
+    digits = base64.b64encode(before + secret.encode() + b"after it")
+    lines = [digits[at : at + columns] for at in range(0, len(digits), columns)]
+    data = ending.join(lines)
+
+    clean = streamed(Redactor([secret]), chunks(data, cuts))
+
+    # Of every digit that holds bits of the secret and of nothing else, nothing is seen.
+    first = -(-len(before) * 8 // 6)
+    last = (len(before) + len(secret.encode())) * 8 // 6
+    places = [at + at // columns * len(ending) for at in range(first, last)]
+    assert len(clean) == len(data)
+    assert {clean[at : at + 1] for at in places} == {b"*"}
+
+
+@pytest.mark.parametrize("secret", [TOKEN, "".join(map(str, range(1000, 1750)))])
+def test_what_is_full_of_escapes_is_searched_only_where_a_secret_can_be(secret: str) -> None:
+    redactor = Redactor([secret])
+    for noise in (b"%41%31", b"\\u0031\\u0041", b"%31\n"):
+        assert list(redactor._near(noise * 10_000)) == []
+    hidden = "".join(f"%{byte:02x}" for byte in secret.encode()).encode()
+    assert streamed(redactor, [b"%41%31" * 100 + hidden]) == b"%41%31" * 100 + b"*" * len(hidden)
+
+
 @given(secret=secrets, way=st.sampled_from(sorted(WRITTEN)), before=st.text(), after=st.text())
 def test_no_text_shows_a_secret(secret: str, way: str, before: str, after: str) -> None:
     written = WRITTEN[way](secret)

@@ -15,7 +15,8 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Literal
+from copy import copy
+from typing import Literal, Self
 
 import anyio
 import anyio.to_thread
@@ -45,6 +46,9 @@ MAX_TRIED = 4
 MAX_RESOLVING = 16
 """Names that are looked up at once: each takes a thread, and a dead name server is slow."""
 
+MAX_RESOLVING_EACH = 4
+"""Of one run, so that its slow names do not hold up those of others."""
+
 LINGER_SECONDS = 2.0
 """For the other side to take what was written."""
 
@@ -56,7 +60,11 @@ Resolve = Callable[[str, int], Awaitable[Addresses]]
 """All addresses of a name; OSError when there are none."""
 
 Vet = Callable[[Addresses], None]
-"""Looks at all addresses of a name and raises Denied if one of them will not do."""
+"""Looks at all addresses of a name and raises Denied if one of them will not do.
+
+There are none to look at when the name is not known here, and is to be left to the operator's
+proxy.
+"""
 
 
 class Denied(Exception):
@@ -205,10 +213,9 @@ class SystemResolver:
         self._limiter = anyio.CapacityLimiter(MAX_RESOLVING)
 
     async def __call__(self, host: str, port: int) -> Addresses:
+        # Not abandoned: whoever gives up leaves a thread behind, and that one counts.
         found = await anyio.to_thread.run_sync(
-            lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM),
-            abandon_on_cancel=True,
-            limiter=self._limiter,
+            lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), limiter=self._limiter
         )
         return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
@@ -224,10 +231,19 @@ class Dialer:
     ) -> None:
         self._resolve = resolve or SystemResolver()
         self._proxies = Proxies(environ or {})
-        self._ssl_context = ssl_context
+        self._trust = [] if ssl_context is None else [ssl_context]
+        """What TLS is spoken with; made when it is first needed, since that takes a while."""
+        self._lookups: set[asyncio.Task[Addresses]] = set()
+        self._own_lookups = anyio.CapacityLimiter(MAX_RESOLVING_EACH)
 
     def __repr__(self) -> str:
         return "Dialer()"
+
+    def for_one(self) -> Self:
+        """The same, for a run that has a few lookups of its own."""
+        one = copy(self)
+        one._own_lookups = anyio.CapacityLimiter(MAX_RESOLVING_EACH)  # noqa: SLF001 it is ours
+        return one
 
     async def dial(
         self,
@@ -242,7 +258,8 @@ class Dialer:
         """Connect to a host whose addresses `vet` does not mind.
 
         Through the operator's proxy, if there is one for the scheme, unless it has to be direct. A
-        name that only the proxy can resolve is left to it. Raises Denied, or Unreachable.
+        name that only the proxy can resolve is left to it, if `vet` takes it without an address.
+        Raises Denied, or Unreachable.
         """
         try:
             proxy = None if direct else self._proxies.way_to(host, port, scheme)
@@ -254,8 +271,7 @@ class Dialer:
         except Unreachable:
             if proxy is None:
                 raise
-        if addresses:
-            vet(addresses)
+        vet(addresses)
         if proxy is None:
             connection = await _connected(host, port, addresses)
         else:
@@ -277,7 +293,7 @@ class Dialer:
                 return (str(ipaddress.ip_address(host)),)
         try:
             with anyio.fail_after(RESOLVE_SECONDS):
-                found = await self._resolve(host, port)
+                found = await self._looked_up(host, port)
         except TimeoutError:
             raise Unreachable(
                 f"the addresses of {host} could not be found within {RESOLVE_SECONDS:.0f} s"
@@ -290,12 +306,39 @@ class Dialer:
             raise Unreachable(f"{host} has {len(found)} addresses, which is too many to look at")
         return found
 
-    async def _secured(self, connection: Dialled, host: str, port: int) -> None:
-        if self._ssl_context is None:
-            self._ssl_context = ssl.create_default_context()
-            self._ssl_context.set_alpn_protocols(["http/1.1"])
+    async def _looked_up(self, host: str, port: int) -> Addresses:
+        """The addresses of a name. Who gives up leaves its lookup to end by itself: until then that
+        has its place among those of the run and of all.
+        """
+        scope = anyio.CancelScope()  # what waits for its place can be given up, a thread cannot
+
+        async def look_up() -> Addresses:
+            with scope:
+                async with self._own_lookups:
+                    return await self._resolve(host, port)
+            return ()
+
+        lookup = asyncio.get_running_loop().create_task(look_up())
+        self._lookups.add(lookup)
+        lookup.add_done_callback(self._forget)
         try:
-            await connection.secure(host, self._ssl_context)
+            return await asyncio.shield(lookup)
+        except BaseException:
+            scope.cancel()
+            raise
+
+    def _forget(self, lookup: asyncio.Task[Addresses]) -> None:
+        self._lookups.discard(lookup)
+        if not lookup.cancelled():
+            lookup.exception()  # or it would be logged that nobody has looked at it
+
+    async def _secured(self, connection: Dialled, host: str, port: int) -> None:
+        if not self._trust:
+            context = ssl.create_default_context()
+            context.set_alpn_protocols(["http/1.1"])
+            self._trust.append(context)
+        try:
+            await connection.secure(host, self._trust[0])
         except ssl.SSLCertVerificationError as exc:
             raise Unreachable(
                 f"{host}:{port} could not prove who it is ({exc.verify_message}); if its "

@@ -94,7 +94,7 @@ class EgressAccess:
         """All that the run may send and receive has been."""
         self._network = network
         self._rules = EgressRules(network, is_own)
-        self._dialer = dialer
+        self._dialer = dialer.for_one()
         self._denied: dict[str, None] = {}
         self._tells: Counter[str] = Counter()
         self._moved_bytes = 0

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterator, Sequence
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Network
-from orchestrator.domain.hosts import PORTS, Address, host_rule, ip_address, normal_host
+from orchestrator.domain.hosts import (
+    PORTS,
+    Address,
+    HostRule,
+    host_rule,
+    ip_address,
+    normal_host,
+)
 from orchestrator.gateway import dial
 
 INSIDE_NAMES = (
@@ -62,6 +69,8 @@ class Verdict(Frozen):
     """For the agent, when denied: what was denied, what is missing, what to do."""
     private: bool = False
     """The author said that this one is on the inside."""
+    exact: bool = False
+    """The author wrote this very name, and not something that it is below of."""
 
 
 class EgressRules:
@@ -96,14 +105,22 @@ class EgressRules:
         return verdict.model_copy(update={"host": str(wanted)})
 
     def addresses(self, host: str, port: int, addresses: Sequence[str]) -> Verdict:
-        """Once resolved: may all of these be talked to? The name has been allowed already."""
+        """Once resolved: may all of these be talked to? The name has been allowed already.
+
+        None of them are there when the name is not known here, and only the operator's proxy could
+        resolve it: whatever that leads to cannot be looked at.
+        """
         by_name = self.name(host, port)
         if not by_name.allowed:
             return by_name
         wanted = normal_host(host)
         named = isinstance(wanted, str) and by_name.private
-        if not addresses:
-            return _denied(f"{host}:{port} is not allowed: it has no address; {RETRY}")
+        if not addresses and not by_name.exact:
+            return _denied(
+                f"{host}:{port} is not allowed: the orchestrator cannot resolve the name, and what "
+                "cannot be looked at is left to the operator's proxy only if agent.md has the name "
+                f"itself under network.allow, not by a wildcard or `network: open`; {RETRY}"
+            )
         for text in addresses:
             problem, rule = self._problem_with(text, port, named=named)
             if problem:
@@ -148,9 +165,10 @@ class EgressRules:
         for rule in self._private:
             if rule.matches(host) and rule.opens(port):
                 return Verdict(allowed=True, rule=rule.text, private=True)
-        for rule in self._allow:
-            if rule.matches(host) and rule.opens(port):
-                return Verdict(allowed=True, rule=rule.text)
+        fitting = [rule for rule in self._allow if rule.matches(host) and rule.opens(port)]
+        if fitting:
+            rule = min(fitting, key=lambda rule: rule.below)
+            return Verdict(allowed=True, rule=rule.text, exact=not rule.below)
         missing = host if port in PORTS else shown
         if self._network.mode != "open":
             return _denied(
@@ -179,7 +197,7 @@ class EgressRules:
                     rule=rule.text,
                 )
         for rule in self._private:
-            if rule.opens(port) and all(rule.holds(face) for face in faces):
+            if rule.opens(port) and all(_is_meant(rule, face) for face in faces):
                 return Verdict(allowed=True, rule=rule.text, private=True)
         missing = str(address) if port in PORTS else shown
         return _denied(
@@ -197,7 +215,7 @@ class EgressRules:
             if rule.closes(port) and any(rule.holds(face) for face in (address, *faces)):
                 return f"its address is in {rule.text}, denied in agent.md", rule.text
         for face in faces:
-            if any(rule.holds(face) and rule.closes(port) for rule in self._private):
+            if any(_is_meant(rule, face) and rule.closes(port) for rule in self._private):
                 continue
             if any(face in network for network in SERVICE_NETWORKS) or _is_nobody(face):
                 return f"it has the address {face}, which no name may lead to", ""
@@ -211,6 +229,20 @@ class EgressRules:
             if self._is_own(str(face)) or self._is_own(str(address)):
                 return "its address is one of the orchestrator's own machine", ""
         return "", ""
+
+
+def _is_meant(rule: HostRule, address: Address) -> bool:
+    """Whether a rule of the inside means an address. A range does not mean the service addresses
+    that happen to be in it: who wants those names them.
+    """
+    if rule.network is None or not rule.holds(address):
+        return False
+    services = [network for network in SERVICE_NETWORKS if address in network]
+    return all(_is_within(rule.network, network) for network in services)
+
+
+def _is_within(inner: IPv4Network | IPv6Network, outer: IPv4Network | IPv6Network) -> bool:
+    return inner[0] in outer and inner[-1] in outer
 
 
 def _faces(address: Address) -> tuple[Address, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 import h11
 
 from orchestrator.errors import WireLost
@@ -22,6 +23,7 @@ from orchestrator.gateway.http_server import (
     HEAD_BYTES,
     PIECE_BYTES,
     READ_BYTES,
+    TURN_EVENTS,
     ByteStream,
 )
 from orchestrator.gateway.request_head import Head
@@ -124,7 +126,7 @@ class _Exchange:
         self._rewrite = rewrite
         self._status = 0
         self._gone = False
-        self._pending = b""  # for the client
+        self._pending: list[bytes] = []  # for the client
         self._scope: anyio.CancelScope | None = None
         self._last_moved = -MOVED_SECONDS
 
@@ -199,18 +201,20 @@ class _Exchange:
             if self._head.has_body:
                 await self._upstream.write(pending)
                 pending = b""
-            while not isinstance(event := await self._from_client(), h11.EndOfMessage):
-                if not isinstance(event, h11.Data):
-                    raise _ClientGone
+            while True:
+                if data := await _at_hand(self._near):
+                    await self._upstream.write(self._far.send(h11.Data(data=data)) or b"")
+                if self._near.their_state is not h11.SEND_BODY:
+                    break
+                self._near.receive_data(await self._from_client())
                 self._moved()
-                await self._upstream.write(self._far.send(event) or b"")
             await self._upstream.write(pending + (self._far.send(h11.EndOfMessage()) or b""))
         except (OSError, WireLost):
             return  # it may have answered all the same, and not want the rest
 
-    async def _from_client(self) -> object:
+    async def _from_client(self) -> bytes:
         try:
-            return await _next(self._near, self._client)
+            return await self._client.read(PIECE_BYTES)
         except (OSError, WireLost):
             raise _ClientGone from None
 
@@ -228,15 +232,19 @@ class _Exchange:
     # In
 
     async def _pass_answer(self) -> None:
+        """The answer, as it comes; before more is waited for, the client gets what is there."""
         through = self._pass_head(await self._answer_head())
-        while not isinstance(event := await self._more(), h11.EndOfMessage):
-            if not isinstance(event, h11.Data):
-                raise h11.RemoteProtocolError("it broke off")
+        while True:
+            if data := await _at_hand(self._far):
+                self._keep(through.feed(data) if through else data)
+            if self._far.their_state is not h11.SEND_BODY:
+                break
+            await self._tell_pending()
+            self._far.receive_data(await self._upstream.read(PIECE_BYTES))
             self._moved()
-            self._keep(through.feed(bytes(event.data)) if through else event.data)
         self._keep(through.finish() if through else b"")
-        self._pending += self._near.send(h11.EndOfMessage()) or b""
-        await self._tell(self._pending)
+        self._pending.append(self._near.send(h11.EndOfMessage()) or b"")
+        await self._tell_pending()
 
     async def _answer_head(self) -> h11.Response:
         for _ in range(MAX_INFORMATIONAL):
@@ -260,20 +268,16 @@ class _Exchange:
         )
         self._status = came.status_code
         self._head.answered = True
-        self._pending += self._near.send(answer)
+        self._pending.append(self._near.send(answer))
         return through
 
     def _keep(self, data: bytes) -> None:
         if data:
-            self._pending += self._near.send(h11.Data(data=data)) or b""
+            self._pending.append(self._near.send(h11.Data(data=data)) or b"")
 
-    async def _more(self) -> object:
-        """What comes next; before it is waited for, the client gets what came before."""
-        while (event := self._far.next_event()) is h11.NEED_DATA:
-            pending, self._pending = self._pending, b""
-            await self._tell(pending)
-            self._far.receive_data(await self._upstream.read(PIECE_BYTES))
-        return event
+    async def _tell_pending(self) -> None:
+        pending, self._pending = b"".join(self._pending), []
+        await self._tell(pending)
 
     async def _tell(self, data: bytes) -> None:
         if data:
@@ -288,6 +292,25 @@ async def _next(http: h11.Connection, stream: ByteStream) -> object:
     while (event := http.next_event()) is h11.NEED_DATA:
         http.receive_data(await stream.read(PIECE_BYTES))
     return event
+
+
+async def _at_hand(http: h11.Connection) -> bytes:
+    """What has arrived of a body and was not taken yet, put together; b"" when that is nothing.
+
+    Crumbs are not passed on as crumbs, and while they are picked up others get their turn.
+    """
+    pieces: list[bytes] = []
+    while http.their_state is h11.SEND_BODY:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            break
+        if isinstance(event, h11.Data):
+            pieces.append(event.data)
+        elif not isinstance(event, h11.EndOfMessage):
+            raise h11.RemoteProtocolError("it broke off")
+        if len(pieces) % TURN_EVENTS == TURN_EVENTS - 1:
+            await anyio.lowlevel.checkpoint()
+    return b"".join(pieces)
 
 
 def _sizes(answer: h11.Response) -> list[tuple[bytes, bytes]]:

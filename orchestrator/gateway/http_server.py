@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 import h11
 
 from orchestrator.errors import WireLost
@@ -36,7 +37,8 @@ BODY_SECONDS = 120.0
 """For a whole body to arrive; it comes from the same machine."""
 
 IDLE_SECONDS = 300.0
-"""Between two requests on one connection, and before the first."""
+"""Between two requests on one connection, before the first, and for a peer that does not take what
+it is sent."""
 
 CLOSE_SECONDS = 10.0
 """For letting go of whatever an answer was made from."""
@@ -50,8 +52,13 @@ passing it on."""
 CLIENT_GONE = 499
 """The status of a request whose client did not wait for the answer."""
 
-MAX_PIECES = 100_000
-"""Chunks of one body. Smaller ones than a few hundred bytes are there to keep us busy."""
+TURN_EVENTS = 64
+"""Pieces of a message after which others get their turn: what has arrived is read without waiting,
+and somebody who sends crumbs would have the event loop for himself."""
+
+MAX_PIECES = 1000
+PIECE_AT_LEAST_BYTES = 64
+"""A body of more pieces than that, which have fewer bytes on average, is there to keep us busy."""
 
 
 class ByteStream(Protocol):
@@ -244,10 +251,14 @@ class _Connection:
                 pieces += 1
                 if len(body) + len(event.data) > BODY_BYTES:
                     raise _Refused(413, f"a request's body has at most {BODY_BYTES} bytes")
-                if pieces > MAX_PIECES or not self._room.take(len(event.data)):
+                if not self._room.take(len(event.data)):
                     raise _Refused(413, "too much at once: let other requests end first")
                 self._held += len(event.data)
                 body += event.data
+                if pieces > MAX_PIECES and len(body) < pieces * PIECE_AT_LEAST_BYTES:
+                    raise _Refused(413, "a body in so many pieces has to have larger ones")
+                if pieces % TURN_EVENTS == 0:
+                    await anyio.lowlevel.checkpoint()
             elif isinstance(event, h11.EndOfMessage):
                 return bytes(body)
             else:
@@ -330,8 +341,9 @@ class _Connection:
         data = self._http.send(event)
         if data:
             try:
-                await self._stream.write(data)
-            except (OSError, WireLost) as exc:
+                with anyio.fail_after(IDLE_SECONDS):
+                    await self._stream.write(data)
+            except (OSError, WireLost) as exc:  # a TimeoutError is one of them
                 raise _Gone from exc
 
 

@@ -18,6 +18,7 @@ from orchestrator.gateway.credential import Credential
 from orchestrator.gateway.http_server import ByteStream, Request, Response, Room, serve_http
 from orchestrator.gateway.model_bill import ModelBill, OnRequest
 from orchestrator.gateway.model_exchange import ModelExchange
+from orchestrator.gateway.model_request import Asked, Unreadable, asked_for, read_body
 from orchestrator.gateway.remote_features import remote_features
 from orchestrator.gateway.upstream import Upstream
 
@@ -30,6 +31,11 @@ PATHS = (MESSAGES, COUNT_TOKENS)
 
 LOOK_BYTES = 64 * 1024
 """A request of more is looked through beside the event loop, where others wait for their turn."""
+
+
+MAX_UNDER_WAY = 16
+"""Requests of one container at once: the connections to the API are shared by all runs, and a CLI
+that has its subagents work side by side needs about ten."""
 
 
 class ModelAccess:
@@ -51,6 +57,8 @@ class ModelAccess:
         self._revoked = False
         self._waiting = False
         self._under_way: set[ModelExchange] = set()
+        self._connections: set[anyio.CancelScope] = set()
+        """Of requests that are looked at, wait for their budget or are under way."""
         self._room = Room()
         self._looking = anyio.CapacityLimiter(1)
         """One container has one large request looked through at a time."""
@@ -95,18 +103,28 @@ class ModelAccess:
         self._revoked = self._waiting = False
 
     def revoke(self) -> None:
-        """From now on the token opens nothing, until it is bound again."""
+        """Cut everything; from now on the token opens nothing, until it is bound again.
+
+        When this returns, `usage` has all that the run has used.
+        """
         self._revoked = True
         self._waiting = False
+        for scope in self._connections:
+            scope.cancel()
+        for exchange in tuple(self._under_way):
+            exchange.cut()
 
     def __repr__(self) -> str:
         return f"ModelAccess(budget_usd={self.budget_usd}, usage={self.usage!r})"
 
     async def service(self, stream: ByteStream) -> None:
         """Answer a connection: `wire.listen(MODEL_PORT, "model", access.service)`."""
-        await serve_http(stream, self._answer, self._room)
+        with anyio.CancelScope() as scope:
+            await serve_http(stream, partial(self._answer, scope), self._room)
+        if scope.cancelled_caught:
+            stream.reset()
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, scope: anyio.CancelScope, request: Request) -> Response:
         if (request.method, request.target) == ("HEAD", "/"):
             return Response(200)
         if self._waiting and self._shows_token(request):
@@ -116,16 +134,49 @@ class ModelAccess:
         if request.method != "POST" or request.path not in PATHS or not _is_plain(request.query):
             log.info("refused to a container: %r", request)
             return model_errors.other_path(PATHS)
+        if len(self._connections) >= MAX_UNDER_WAY:
+            return model_errors.too_many(MAX_UNDER_WAY)
+        self._connections.add(scope)
+        leave = partial(self._connections.discard, scope)
+        try:
+            begun = await self._begun(request, leave)
+        except BaseException:
+            leave()
+            raise
+        if isinstance(begun, Response):
+            leave()
+            return begun
+        return await begun.answer(self._upstream)
+
+    async def _begun(self, request: Request, leave: Callable[[], None]) -> ModelExchange | Response:
+        """The exchange of a request that may be made; or what is said instead."""
         bill = self._bill
-        remote = await self._remote_features(request.body)
-        if self._revoked or bill is not self._bill:
-            return model_errors.unknown_token()  # its run has ended meanwhile
+        paid_from = bill if request.path == MESSAGES else None
+        remote, asked = await self._looked_through(request.body)
+        if self._has_ended(bill):
+            return model_errors.unknown_token()
         if remote:
             return model_errors.remote_feature(remote)
-        if request.path == MESSAGES and bill.is_spent:
+        if paid_from is not None and not await paid_from.admit(asked.ceiling_usd):
             bill.note_refusal()
             return model_errors.over_budget(bill.budget_usd)
-        return await self._forward(request, bill)
+        if self._has_ended(bill):  # those that were cut made place for this one
+            if paid_from is not None:
+                paid_from.give_back(asked.ceiling_usd)
+            return model_errors.unknown_token()
+        bill.begun = True
+
+        def ended(exchange: ModelExchange) -> None:
+            self._under_way.discard(exchange)
+            leave()
+
+        exchange = ModelExchange(request, asked, self._credential, paid_from, ended)
+        self._under_way.add(exchange)
+        return exchange
+
+    def _has_ended(self, bill: ModelBill) -> bool:
+        """The run with that bill, while one of its requests was waited for."""
+        return self._revoked or bill is not self._bill
 
     def _is_known(self, request: Request) -> bool:
         return self._shows_token(request) and not self._revoked
@@ -137,18 +188,20 @@ class ModelAccess:
         matches = [hmac.compare_digest(text, right) for text in shown]
         return any(matches)
 
-    async def _remote_features(self, body: bytes) -> str:
+    async def _looked_through(self, body: bytes) -> tuple[str, Asked]:
         if len(body) <= LOOK_BYTES:
-            return remote_features(body, self._server_tools)
-        look = partial(remote_features, body, self._server_tools)
+            return look_through(body, self._server_tools)
+        look = partial(look_through, body, self._server_tools)
         return await anyio.to_thread.run_sync(look, limiter=self._looking)
 
-    async def _forward(self, request: Request, bill: ModelBill) -> Response:
-        paid_from = bill if request.path == MESSAGES else None
-        bill.begun = True
-        exchange = ModelExchange(request, self._credential, paid_from, self._under_way.discard)
-        self._under_way.add(exchange)
-        return await exchange.answer(self._upstream)
+
+def look_through(body: bytes, server_tools: frozenset[str]) -> tuple[str, Asked]:
+    """What a request would have done elsewhere, if anything, and what it asks the model for."""
+    try:
+        asked = read_body(body)
+    except Unreadable as exc:
+        return str(exc), Asked()
+    return remote_features(asked, server_tools), asked_for(asked, len(body))
 
 
 def _is_plain(query: str) -> bool:

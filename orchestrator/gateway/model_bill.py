@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import anyio
+
 from orchestrator.domain.result import Usage
 from orchestrator.gateway.metering import Tally
 
@@ -15,7 +17,7 @@ class ModelRequestSeen(Tally):
     """One request to the model that has ended, for the run's record.
 
     Its `error_type` is the API's word ("overloaded_error"), or ours: unreachable, redirected,
-    stream_cut, client_gone, budget_exceeded.
+    stream_cut, client_gone, run_ended, budget_exceeded.
     """
 
     status: int
@@ -46,6 +48,10 @@ class ModelBill:
         self.exhausted = False
         """A request was refused for want of budget."""
         self._on_request = on_request
+        self._reserved: list[float] = []
+        """What each request under way can cost at most."""
+        self._in_turn = anyio.Lock()
+        self._some_ended = anyio.Event()
 
     @property
     def is_spent(self) -> bool:
@@ -53,8 +59,34 @@ class ModelBill:
             return True
         return self._others_spent()
 
-    def count(self, seen: ModelRequestSeen) -> None:
-        """A request has ended."""
+    async def admit(self, ceiling_usd: float) -> bool:
+        """A request may begin, until `count` or `give_back`; False if the budget is spent.
+
+        Whatever it costs is known at its end only. One that could cost more than what those under
+        way leave of the budget waits for them, in the order in which they came; alone, it may.
+        """
+        async with self._in_turn:
+            while self._reserved and not self.is_spent and not self._has_room_for(ceiling_usd):
+                self._some_ended = anyio.Event()
+                await self._some_ended.wait()
+            if self.is_spent:
+                return False
+            self._reserved.append(ceiling_usd)
+            return True
+
+    def give_back(self, ceiling_usd: float) -> None:
+        """A request that was admitted does not count any more."""
+        self._reserved.remove(ceiling_usd)
+        self._some_ended.set()
+
+    def _has_room_for(self, ceiling_usd: float) -> bool:
+        if self.budget_usd is None:
+            return True
+        return self.usage.cost_usd + sum(self._reserved) + ceiling_usd <= self.budget_usd
+
+    def count(self, seen: ModelRequestSeen, ceiling_usd: float) -> None:
+        """A request has ended that was admitted with that ceiling."""
+        self.give_back(ceiling_usd)
         before = self.usage
         self.usage = Usage(
             requests=before.requests + 1,

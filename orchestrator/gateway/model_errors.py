@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from orchestrator.gateway.headers import DENIED
 from orchestrator.gateway.http_server import Response
-from orchestrator.gateway.upstream import UpstreamLost
+from orchestrator.gateway.upstream import UpstreamBusy, UpstreamLost
+
+SOON = ("retry-after", "2")
+"""Seconds, for a refusal that does not last."""
 
 
 def unknown_token() -> Response:
@@ -41,7 +44,18 @@ def over_budget(budget_usd: float | None) -> Response:
     return _refusal("budget", 400, "invalid_request_error", why)
 
 
+def too_many(limit: int) -> Response:
+    why = (
+        f"refused by the orchestrator: {limit} requests of this run are under way, which is all "
+        "that it may have at once; try again when one has ended"
+    )
+    return _refusal("requests", 429, "rate_limit_error", why, SOON)
+
+
 def unreachable(lost: UpstreamLost) -> Response:
+    if isinstance(lost, UpstreamBusy):
+        why = f"all of the orchestrator's connections to the model API are in use ({lost}); wait"
+        return _error(503, "overloaded_error", why, (SOON,))
     why = (
         f"the orchestrator cannot reach the model API ({lost}); whoever runs it should check "
         "ANTHROPIC_BASE_URL, the network and the proxy settings"
@@ -57,9 +71,11 @@ def redirected(status: int) -> Response:
     return _error(502, "api_error", why)
 
 
-def _refusal(denied: str, status: int, kind: str, message: str) -> Response:
+def _refusal(
+    denied: str, status: int, kind: str, message: str, *marks: tuple[str, str]
+) -> Response:
     """An error that is marked as ours."""
-    return _error(status, kind, message, ((DENIED, denied),))
+    return _error(status, kind, message, ((DENIED, denied), *marks))
 
 
 def _error(

@@ -15,22 +15,25 @@ from orchestrator.gateway.headers import Headers, end_to_end, first_value
 from orchestrator.gateway.http_server import CLIENT_GONE, Cut, Request, Response
 from orchestrator.gateway.metering import Meter, Tally
 from orchestrator.gateway.model_bill import ModelBill, ModelRequestSeen
-from orchestrator.gateway.upstream import Upstream, UpstreamLost, UpstreamRequest, UpstreamResponse
+from orchestrator.gateway.model_request import Asked
+from orchestrator.gateway.upstream import (
+    Delivery,
+    Upstream,
+    UpstreamLost,
+    UpstreamRequest,
+    UpstreamResponse,
+)
 
 log = logging.getLogger(__name__)
 
 ERROR_BODY_BYTES = 1024 * 1024
 """Of an error's text: it is held until it has been searched for the credential."""
 
-DROPPED_HEADERS = frozenset(
-    (
-        # set anew for the other side
-        "accept-encoding",
-        # who somebody is, which is ours to say
-        *("authorization", "x-api-key", "cookie", "forwarded", "via"),
-    )
-)
-DROPPED_PREFIXES = ("x-forwarded-",)
+SENT_HEADERS = frozenset(("accept", "user-agent", "x-app", "x-client-request-id"))
+SENT_PREFIXES = ("anthropic-", "x-stainless-", "x-claude-code-")
+"""Of the request's headers: what clients tell of themselves, and which version of the API they
+speak. Any other could make of the request another one than was looked at: a path, a method, a
+charset or an encoding that only the other side knows."""
 
 PASSED_HEADERS = frozenset(
     ("content-type", "retry-after", "retry-after-ms", "request-id", "x-should-retry")
@@ -45,17 +48,20 @@ class ModelExchange:
     def __init__(
         self,
         request: Request,
+        asked: Asked,
         credential: Credential | None,
         bill: ModelBill | None,
         on_end: Callable[[ModelExchange], None],
     ) -> None:
         self._request = request
+        self._asked = asked
         self._credential = credential
         self._bill = bill
-        """None for a request that costs nothing."""
+        """None for a request that costs nothing; it has admitted all others."""
         self._on_end = on_end
         self._held = AsyncExitStack()
-        self._meter = Meter(request.body)
+        self._meter = Meter(asked)
+        self._delivery = Delivery(began=False)
         self._began = time.monotonic()
         self._status = 0
         self._ended = False
@@ -66,19 +72,28 @@ class ModelExchange:
         if self._credential is not None:
             headers = self._credential.added_to(headers)
         sent = UpstreamRequest("POST", self._request.target, headers, self._request.body)
+        self._delivery = sent.delivery
         try:
             answer = await self._held.enter_async_context(upstream.send(sent))
         except UpstreamLost as exc:
-            self._end(502, "unreachable")
-            return model_errors.unreachable(exc)
+            response = model_errors.unreachable(exc)
+            self._end(response.status, "unreachable")
+            return response
         except anyio.get_cancelled_exc_class():
             self._end(CLIENT_GONE, "client_gone")
+            raise
+        except BaseException:
+            self._end(502, "unreachable")
             raise
         try:
             return await self._passed_back(answer)
         except BaseException:
             await self._close()
             raise
+
+    def cut(self) -> None:
+        """Put what was used so far on the bill, now. Whoever calls this ends the rest."""
+        self._end(CLIENT_GONE, "run_ended")
 
     async def _passed_back(self, answer: UpstreamResponse) -> Response:
         if 300 <= answer.status < 400:
@@ -129,13 +144,14 @@ class ModelExchange:
         self._on_end(self)
         if self._bill is None:
             return
-        unanswered = problem in ("unreachable", "redirected")
-        tally = Tally() if unanswered else self._meter.tally()
+        # What has reached the API is worked on there, whether anybody waits for it or not.
+        free = problem == "redirected" or not self._delivery.began
+        tally = Tally() if free else self._meter.tally(whole=not problem)
         used = tally.model_dump(exclude={"error_type"})
         duration = round((time.monotonic() - self._began) * 1000)
         error_type = tally.error_type or problem
         seen = ModelRequestSeen(status=status, duration_ms=duration, error_type=error_type, **used)
-        self._bill.count(seen)
+        self._bill.count(seen, self._asked.ceiling_usd)
 
     async def _close(self) -> None:
         """Let go of the upstream; who has not come to an end by now will not."""
@@ -146,6 +162,10 @@ class ModelExchange:
 
 
 def _sent_on(headers: Headers) -> Headers:
-    # Nothing compressed, since it has to be read on the way.
-    kept = end_to_end(headers, DROPPED_HEADERS, DROPPED_PREFIXES)
-    return (*kept, ("accept-encoding", "identity"))
+    kept = tuple(
+        (key, value)
+        for key, value in end_to_end(headers)
+        if key in SENT_HEADERS or key.startswith(SENT_PREFIXES)
+    )
+    # It was read as JSON; and nothing comes compressed, since it has to be read on the way.
+    return (*kept, ("content-type", "application/json"), ("accept-encoding", "identity"))

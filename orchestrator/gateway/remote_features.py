@@ -7,7 +7,6 @@ that the API fetches carries whatever an agent writes into it.
 
 from __future__ import annotations
 
-import json
 import re
 
 REMOTE_KEYS = ("mcp_servers", "container")
@@ -20,42 +19,16 @@ LOCAL_SOURCES = ("base64", "text", "content")
 """Where a picture or a document may come from: the request itself. Not from a URL, and not from
 the account's files, which belong to others as well."""
 
-MAX_PARTS = 2_000_000
-"""Of a body that is looked through: several times what a full context has, code included. To read
-one that is nothing but parts would take as long as thousands of others."""
 
-
-class _Twice(ValueError):
-    """A key that an object has more than once."""
-
-
-def remote_features(body: bytes, allowed: frozenset[str]) -> str:
-    """What a request asks the API to do elsewhere for it; "" for nothing.
+def remote_features(asked: dict[str, object], allowed: frozenset[str]) -> str:
+    """What a request's body asks the API to do elsewhere for it; "" for nothing.
 
     `allowed` are types of tools, such as "web_search", that the API may use.
     """
-    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_PARTS:
-        return f"a body of more than {MAX_PARTS} parts, which nobody looks through,"
-    try:
-        asked = json.loads(body, object_pairs_hook=_once)
-    except _Twice:
-        return "a body that can be read in two ways, since a key comes twice in it,"
-    except (ValueError, RecursionError):
-        return "a body that is not JSON"
-    if not isinstance(asked, dict):
-        return "a body that is not an object"
     for key in REMOTE_KEYS:
         if asked.get(key):
             return key
     return _remote_tool(asked.get("tools"), allowed) or _remote_content(asked)
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # We would take the last of two values; whoever takes the first sees another request.
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _Twice
-    return found
 
 
 def _remote_tool(tools: object, allowed: frozenset[str]) -> str:

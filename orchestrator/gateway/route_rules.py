@@ -88,10 +88,10 @@ def _segment(raw: str) -> str:
     lenient = unicodedata.normalize("NFKC", text)
     if lenient.partition(";")[0].strip() in ("", ".", ".."):
         raise Refused(f"a path with a segment . or .. can be read in two ways. {FINAL}")
-    if any(char in "/\\%" or unicodedata.category(char) == "Cc" for char in text + lenient):
+    if any(c in "/\\%?#" or unicodedata.category(c) in ("Cc", "Cf") for c in text + lenient):
         raise Refused(
-            "the path holds an encoded slash, backslash, percent sign or control character, which "
-            f"can be read in two ways. {FINAL}"
+            "the path holds an encoded slash, backslash, percent, question or number sign, or a "
+            f"character that is not seen, which can be read in two ways. {FINAL}"
         )
     return text
 

@@ -36,7 +36,7 @@ from orchestrator.gateway.route_rules import (
     address_of,
     find_route,
 )
-from orchestrator.redaction import Redactor
+from orchestrator.redaction import MIN_SECRET, Redactor
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +114,10 @@ class RouteAccess:
         self._secrets = tuple(secret for secret in secrets if secret.hosts)
         self._hosts = {address_of(host): host for each in self._secrets for host in each.hosts}
         self._headers = {each.name: _header(each, values[each.name]) for each in self._secrets}
-        self._redactor = Redactor(value.get_secret_value() for value in values.values())
-        self._dialer = dialer
+        texts = [value.get_secret_value() for value in values.values()]
+        self._redactor = Redactor(texts)
+        self._lower = [text.lower() for text in texts if len(text) >= MIN_SECRET]
+        self._dialer = dialer.for_one()
         self._vet = vet
         self._is_direct = is_direct
         """Which hosts are not reached through the operator's proxy."""
@@ -186,8 +188,9 @@ class RouteAccess:
         host, port = address_of(route.host)
         name, value = self._headers[route.secret.name]
         dropped = DROPPED_HEADERS | {name}
+        shown = tuple(pair for pair in head.headers if "_" not in pair[0])  # a "-" for some servers
         headers = (
-            *passed_on(head.headers, _authority(host, port), dropped, DROPPED_PREFIXES),
+            *passed_on(shown, _authority(host, port), dropped, DROPPED_PREFIXES),
             ("accept-encoding", "identity"),
             (name, value.get_secret_value()),
         )
@@ -219,12 +222,19 @@ class RouteAccess:
             raise _Compressed
         shown = []
         for key, value in headers:
-            if key in KEPT_BACK:
+            if key in KEPT_BACK or self._holds_secret(key):
                 continue
-            clean = self._redactor.stream()
-            text = (clean.feed(value.encode("latin-1")) + clean.finish()).decode("latin-1")
+            text = self._masked(value)
             shown.append((key, self._led_back(host, text) if key == "location" else text))
-        return tuple(shown), None if method == "HEAD" else self._redactor.stream()
+        return tuple(shown), self._redactor.stream()
+
+    def _masked(self, text: str) -> str:
+        clean = self._redactor.stream()
+        return (clean.feed(text.encode("latin-1")) + clean.finish()).decode("latin-1")
+
+    def _holds_secret(self, name: str) -> bool:
+        """Whether a header's name does: it comes in lower case, whatever the secret is in."""
+        return self._masked(name) != name or any(text in name for text in self._lower)
 
     def _led_back(self, host: str, location: str) -> str:
         """A redirect to a host that there is a secret for leads through here again."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
+
+import anyio.lowlevel
 
 from orchestrator.errors import OperatorError
 from orchestrator.gateway.headers import Headers, as_bytes
+from orchestrator.gateway.http_server import TURN_EVENTS
 
 if TYPE_CHECKING:
     import httpx
@@ -32,6 +35,14 @@ MAX_CONNECTIONS = 256
 """To the API, of all runs together."""
 
 
+@dataclass
+class Delivery:
+    """How far a request has got, for whoever has to pay for it."""
+
+    began: bool = True
+    """Some of it may have arrived. Who knows that nothing has says so."""
+
+
 @dataclass(frozen=True, repr=False)
 class UpstreamRequest:
     method: str
@@ -40,6 +51,7 @@ class UpstreamRequest:
     headers: Headers
     """With the credential: never shown."""
     body: bytes = b""
+    delivery: Delivery = field(default_factory=Delivery)
 
     def __repr__(self) -> str:
         return f"UpstreamRequest({self.method} {self.target.partition('?')[0]!r})"
@@ -60,11 +72,16 @@ class UpstreamLost(Exception):
     """No answer, or not all of it. The text is for people and holds no secret."""
 
 
+class UpstreamBusy(UpstreamLost):
+    """Every connection that there may be is in use, and none became free."""
+
+
 class Upstream(Protocol):
     """Answers model requests.
 
     `send` yields the answer as soon as its head is there, and lets go of everything when the block
-    is left, be the body read or not. It raises UpstreamLost when there is no answer at all.
+    is left, be the body read or not. It raises UpstreamLost when there is no answer at all. While
+    it knows that nothing was sent, `request.delivery` has not begun.
     """
 
     def send(self, request: UpstreamRequest) -> AbstractAsyncContextManager[UpstreamResponse]: ...
@@ -81,15 +98,25 @@ class HttpUpstream:
     async def send(self, request: UpstreamRequest) -> AsyncIterator[UpstreamResponse]:
         import httpx  # noqa: PLC0415 100 ms that only the first request has to wait for
 
+        request.delivery.began = False
         client = self._connected()
+
+        async def trace(step: str, info: dict[str, Any]) -> None:
+            if step.endswith("send_request_headers.started"):
+                # To an operator's proxy another request goes first.
+                request.delivery.began |= info["request"].method != b"CONNECT"
+
         try:
             sent = client.build_request(
                 request.method,
                 self._base + request.target,
                 headers=as_bytes(request.headers),
                 content=request.body,
+                extensions={"trace": trace},
             )
             response = await client.send(sent, stream=True)
+        except httpx.PoolTimeout:
+            raise UpstreamBusy(f"{MAX_CONNECTIONS} requests of all runs are under way") from None
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise UpstreamLost(self._why(exc)) from None
         body = self._body(response)
@@ -113,9 +140,13 @@ class HttpUpstream:
     async def _body(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         import httpx  # noqa: PLC0415 loaded by now
 
+        chunks = 0
         try:
             async for chunk in response.aiter_bytes():
                 yield chunk
+                chunks += 1
+                if chunks % TURN_EVENTS == 0:  # what has arrived is read without waiting
+                    await anyio.lowlevel.checkpoint()
         except httpx.HTTPError as exc:
             raise UpstreamLost(self._why(exc)) from None
 

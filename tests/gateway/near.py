@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.lowlevel
 import h11
 
 from orchestrator.wire import warden as w
@@ -117,6 +118,49 @@ class Client:
     ) -> Answer:
         await self.send(method, target, headers or {}, body)
         return await self.answer()
+
+
+class AtHand:
+    """A ByteStream whose bytes are all there already, and which takes all that it is given: to
+    read and to write never waits.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.written = b""
+
+    async def read(self, max_bytes: int = 64 * 1024) -> bytes:
+        if not self._data:
+            await anyio.sleep_forever()
+        data, self._data = self._data[:max_bytes], self._data[max_bytes:]
+        return data
+
+    async def write(self, data: bytes) -> None:
+        self.written += data
+
+    def end(self) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+
+async def turns_during(work: Callable[[], Awaitable[object]]) -> int:
+    """How often another task gets its turn while some work is done."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count)
+            await work()
+            tasks.cancel_scope.cancel()
+    return turns
 
 
 async def raw_answer(service: Service, sent: bytes) -> bytes:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import ssl
+import threading
 from pathlib import Path
 
 import anyio
 import pytest
 
-from orchestrator.gateway.dial import Denied, Dialer, Dialled, SystemResolver, Unreachable, is_own
+from orchestrator.gateway.dial import (
+    MAX_RESOLVING_EACH,
+    Denied,
+    Dialer,
+    Dialled,
+    SystemResolver,
+    Unreachable,
+    is_own,
+)
 from orchestrator.gateway.proxies import Proxies
 from tests.gateway.near import PATIENCE
 from tests.gateway.origin import Names, Origin, certificate, listening
@@ -101,6 +111,47 @@ async def test_a_name_server_that_does_not_answer_is_not_waited_for(
     monkeypatch.setattr("orchestrator.gateway.dial.RESOLVE_SECONDS", 0.01)
     with anyio.fail_after(PATIENCE), pytest.raises(Unreachable, match="could not be found within"):
         await Dialer(silent).dial("web.example", 80, anything)
+
+
+async def test_a_lookup_has_its_place_until_its_thread_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who gives up leaves the thread behind: no others may take its place until it is done."""
+    may_end, asked = threading.Event(), []
+
+    def slow(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        if host == "slow.example":
+            may_end.wait(PATIENCE)
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(2, 1, 6, "", (HERE, port))]
+
+    monkeypatch.setattr("orchestrator.gateway.dial.RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.gateway.dial.MAX_RESOLVING", MAX_RESOLVING_EACH + 1)
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    dialer = Dialer()
+    greedy, other = dialer.for_one(), dialer.for_one()
+
+    async def ask(one: Dialer) -> None:
+        with pytest.raises(Unreachable, match="could not be found within"):
+            await one.dial("slow.example", 80, anything)
+
+    try:
+        with anyio.fail_after(PATIENCE):
+            for _ in range(3):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(MAX_RESOLVING_EACH):
+                        tasks.start_soon(ask, greedy)
+            assert asked == ["slow.example"] * MAX_RESOLVING_EACH
+            # Another run has its own.
+            monkeypatch.setattr("orchestrator.gateway.dial.RESOLVE_SECONDS", PATIENCE)
+            assert await other._addresses("quick.example", 80) == (HERE,)
+    finally:
+        may_end.set()
+    with anyio.fail_after(PATIENCE):
+        assert await greedy._addresses("quick.example", 80) == (HERE,)
+        while dialer._lookups:
+            await anyio.sleep(0.001)
 
 
 async def test_the_systems_resolver_knows_this_machine() -> None:
@@ -202,10 +253,10 @@ async def test_the_operators_proxy_is_the_way_out_where_there_is_one() -> None:
             looked_at: list[tuple[str, ...]] = []
             connection = await dialer.dial("web.example", port, looked_at.append)
             assert (await exchange(connection, b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello")
-            # A name that only the proxy knows is left to it.
+            # A name that only the proxy knows is left to it, if nobody minds.
             connection = await dialer.dial("inside.example", port, looked_at.append)
             assert (await exchange(connection, b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello")
-    assert looked_at == [("93.184.216.34",)]
+    assert looked_at == [("93.184.216.34",), ()]
     secret = base64.b64encode(b"me:p@ss").decode()
     assert proxy.heads[0].decode().splitlines() == [
         f"CONNECT web.example:{port} HTTP/1.1",
@@ -236,8 +287,9 @@ async def test_a_denied_address_is_not_asked_of_the_proxy_either() -> None:
     proxy = UpstreamProxy(1)
     async with listening(proxy.talk) as way:
         dialer = Dialer(Names(web_example="10.0.0.1"), {"https_proxy": f"http://{HERE}:{way}"})
-        with pytest.raises(Denied):
-            await dialer.dial("web.example", 443, refuse)
+        for name in ("web.example", "unknown.example"):
+            with pytest.raises(Denied):
+                await dialer.dial(name, 443, refuse)
     assert proxy.heads == []
 
 

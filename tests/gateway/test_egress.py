@@ -299,6 +299,20 @@ async def test_the_operators_proxy_is_for_the_outside_only() -> None:
     assert origin.heads[1].startswith(b"CONNECT outside.example:80 HTTP/1.1")
 
 
+async def test_a_name_that_only_the_operators_proxy_knows_has_to_be_written_out() -> None:
+    origin = Origin()
+    async with way_to(origin.talk) as way, listening(origin.talk) as proxy:
+        dialer = Dialer(way.names, {"http_proxy": f"http://127.0.0.1:{proxy}"})
+        network = Network(mode="allow", allow=("inside.example", "*.wild.example"))
+        way.access = EgressAccess(network, dialer)
+        status, mark, said = await way.ask("GET", "http://a.wild.example/")
+        assert (status, mark) == (403, "host")
+        assert b"cannot resolve the name" in said
+        assert way.access.denied_hosts == ("a.wild.example:80",)
+        await way.ask("GET", "http://inside.example/")
+    assert [head.split()[1] for head in origin.heads] == [b"inside.example:80"]
+
+
 async def test_connections_above_the_limit_are_refused_until_others_end() -> None:
     async with way_to(echo, max_connections=1) as way:
         async with tunnel(way) as stream:

@@ -146,6 +146,7 @@ def test_an_address_is_allowed_where_the_author_named_it() -> None:
         "rule": "10.0.0.0/8",
         "why": "",
         "private": True,
+        "exact": False,
     }
     assert not judge.name("10.1.2.3", 22).allowed
     assert judge.name("192.168.1.5", 8080).allowed
@@ -168,6 +169,50 @@ def test_a_range_under_allow_private_lets_allowed_names_lead_there() -> None:
     judge = rules(allow=["git.example:8443"], allow_private=["10.0.0.0/8"])
     assert judge.addresses("git.example", 8443, ["10.0.0.1", PUBLIC]).allowed
     assert not judge.addresses("git.example", 8443, ["10.0.0.1", "192.168.0.1"]).allowed
+
+
+@pytest.mark.parametrize(
+    ("written", "address", "allowed"),
+    [
+        ("100.64.0.0/10", "100.100.100.200", False),
+        ("100.100.100.200", "100.100.100.200", True),
+        ("100.64.0.0/10", "100.100.100.201", True),
+        ("fd00::/8", "fd00:ec2::254", False),
+        ("fd00::/8", "fd00:ec3::1", True),
+        ("fd00:ec2::254", "fd00:ec2::254", True),
+        ("fd00:ec2::/32", "fd00:ec2::254", True),
+        ("0.0.0.0/0", "169.254.169.254", False),
+        ("0.0.0.0/0", "::ffff:169.254.169.254", False),
+        ("169.254.0.0/16", "169.254.169.254", True),
+        ("::/0", "fe80::1", False),
+    ],
+)
+def test_a_range_does_not_mean_the_metadata_services_in_it(
+    written: str, address: str, allowed: bool
+) -> None:
+    judge = rules(allow=["a.example"], allow_private=[written])
+    literal = f"[{address}]" if ":" in address else address
+    assert judge.name(literal, 80).allowed is allowed
+    assert judge.addresses("a.example", 80, [address]).allowed is allowed
+
+
+@pytest.mark.parametrize(
+    ("network", "allowed"),
+    [
+        ({"allow": ["a.example.org"]}, True),
+        ({"allow": ["*.example.org", "a.example.org"]}, True),
+        ({"allow": ["*.example.org"]}, False),
+        ({"mode": "open"}, False),
+    ],
+)
+def test_a_name_without_addresses_is_allowed_only_as_the_author_wrote_it(
+    network: dict[str, object], allowed: bool
+) -> None:
+    verdict = rules(**network).addresses("a.example.org", 443, [])
+    assert verdict.allowed is allowed
+    if not allowed:
+        assert "cannot resolve the name" in verdict.why
+        assert "under network.allow" in verdict.why
 
 
 @pytest.mark.parametrize(

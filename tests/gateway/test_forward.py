@@ -8,13 +8,14 @@ import re
 import anyio
 import pytest
 
-from orchestrator.gateway.forward import Filter, Forwarded
+from orchestrator.gateway.forward import Filter, Forwarded, Outgoing, forward, passed_on
 from orchestrator.gateway.headers import Headers
-from orchestrator.gateway.http_server import CLIENT_GONE
+from orchestrator.gateway.http_server import CLIENT_GONE, TURN_EVENTS
+from orchestrator.gateway.request_head import read_head
 from orchestrator.wire.streams import Stream
-from tests.gateway.near import Client, connection, raw_answer
-from tests.gateway.origin import Origin
-from tests.gateway.through import through
+from tests.gateway.near import AtHand, Client, connection, raw_answer, turns_during
+from tests.gateway.origin import HELLO, Origin
+from tests.gateway.through import through, unchanged
 
 pytestmark = pytest.mark.anyio
 
@@ -217,6 +218,48 @@ async def test_two_lengths_of_an_answer_are_one_to_the_client() -> None:
     assert answer.body == b"abc"
     assert "content-length" not in answer.headers
     assert b"bad" not in client.raw
+
+
+PIECES = 5000
+CRUMBS = b"1\r\nx\r\n" * PIECES + b"0\r\n\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+
+
+class AfterUpload(AtHand):
+    """Answers when all of a body in chunks has come."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._whole = anyio.Event()
+
+    async def read(self, max_bytes: int = 64 * 1024) -> bytes:
+        await self._whole.wait()
+        return await super().read(max_bytes)
+
+    async def write(self, data: bytes) -> None:
+        await super().write(data)
+        if self.written.endswith(b"0\r\n\r\n"):
+            self._whole.set()
+
+
+@pytest.mark.parametrize("who", ["the client", "the host"])
+async def test_crumbs_are_put_together_and_others_get_their_turn_meanwhile(who: str) -> None:
+    if who == "the client":
+        client = AtHand(b"POST / HTTP/1.1\r\nhost: x\r\n" + CHUNKED + CRUMBS)
+        host: AtHand = AfterUpload(HELLO)
+    else:
+        client = AtHand(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        host = AtHand(b"HTTP/1.1 200 OK\r\n" + CHUNKED + CRUMBS)
+    head = await read_head(client)
+    assert head is not None
+    request = Outgoing(head.method, "/", passed_on(head.headers, "web.example"))
+
+    turns = await turns_during(lambda: forward(head, host, request, rewrite=unchanged))
+
+    assert turns >= PIECES // TURN_EVENTS
+    passed = host.written if who == "the client" else client.written
+    assert len(passed) < 2 * PIECES
+    assert passed.count(b"x") >= PIECES
 
 
 class Blanked:

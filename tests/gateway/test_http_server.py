@@ -13,7 +13,7 @@ import pytest
 from orchestrator.gateway import http_server
 from orchestrator.gateway.http_server import Cut, Request, Response, Room, serve_http
 from orchestrator.wire.streams import Stream
-from tests.gateway.near import Client, connection, raw_answer
+from tests.gateway.near import AtHand, Client, connection, raw_answer, turns_during
 
 pytestmark = pytest.mark.anyio
 
@@ -124,8 +124,45 @@ async def test_a_body_that_only_grows_is_refused(monkeypatch: pytest.MonkeyPatch
 
 async def test_a_body_in_crumbs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_PIECES", 10)
-    sent = POST + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 11
-    assert (await raw_answer(Echo().service, sent)).startswith(b"HTTP/1.1 413 ")
+    head = POST + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    crumbs = head + (b"3f\r\n" + b"x" * 63 + b"\r\n") * 11 + b"0\r\n\r\n"
+    assert (await raw_answer(Echo().service, crumbs)).startswith(b"HTTP/1.1 413 ")
+    pieces = head + (b"40\r\n" + b"x" * 64 + b"\r\n") * 11 + b"0\r\n\r\n"
+    assert (await raw_answer(Echo().service, pieces)).startswith(b"HTTP/1.1 200 ")
+    few = head + b"1\r\nx\r\n" * 10 + b"0\r\n\r\n"
+    assert (await raw_answer(Echo().service, few)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_others_get_their_turn_while_a_body_comes_in_crumbs() -> None:
+    pieces = 5000
+    body = (b"64\r\n" + b"x" * 100 + b"\r\n") * pieces + b"0\r\n\r\n"
+    stream = AtHand(POST + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n" + body)
+    echo = Echo()
+    turns = await turns_during(lambda: serve_http(stream, echo.answer))
+    assert [len(request.body) for request in echo.seen] == [100 * pieces]
+    assert turns >= pieces // http_server.TURN_EVENTS
+
+
+async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "IDLE_SECONDS", 0.05)
+    closed = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(64 * 1024)
+
+    async def close() -> None:
+        closed.set()
+
+    async def answer(_: Request) -> Response:
+        return Response(200, (), endless(), close)
+
+    async def service(stream: Stream) -> None:
+        await serve_http(stream, answer)
+
+    async with connection(service) as stream:
+        await stream.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        await closed.wait()
 
 
 async def test_bodies_held_at_once_are_bounded_and_the_room_comes_back() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.domain.result import Usage
 from orchestrator.gateway import model_access
-from orchestrator.gateway.model_access import LOOK_BYTES, ModelAccess
-from orchestrator.gateway.remote_features import remote_features
+from orchestrator.gateway.model_access import LOOK_BYTES, ModelAccess, look_through
+from orchestrator.gateway.model_request import Asked
 from orchestrator.gateway.scripted import ScriptedModel
 from tests.gateway.model_stage import CREDENTIAL, HELLO, KEY, body, error_of, post
 from tests.gateway.near import Client, connection
@@ -107,11 +107,11 @@ async def test_a_large_request_is_looked_through_beside_the_event_loop(
 ) -> None:
     threads: list[int] = []
 
-    def look(request: bytes, allowed: frozenset[str]) -> str:
+    def look(request: bytes, allowed: frozenset[str]) -> tuple[str, Asked]:
         threads.append(threading.get_ident())
-        return remote_features(request, allowed)
+        return look_through(request, allowed)
 
-    monkeypatch.setattr(model_access, "remote_features", look)
+    monkeypatch.setattr(model_access, "look_through", look)
     access = ModelAccess(ScriptedModel(HELLO).upstream())
     assert (await post(access)).status == 200
     assert (await post(access, system="x" * LOOK_BYTES)).status == 200
@@ -129,11 +129,11 @@ async def test_a_request_whose_run_ends_while_it_is_looked_through_goes_nowhere(
     model = ScriptedModel(HELLO)
     access = ModelAccess(model.upstream())
 
-    def look(request: bytes, allowed: frozenset[str]) -> str:
+    def look(request: bytes, allowed: frozenset[str]) -> tuple[str, Asked]:
         access.bind(budget_usd=None, on_request=None)
-        return remote_features(request, allowed)
+        return look_through(request, allowed)
 
-    monkeypatch.setattr(model_access, "remote_features", look)
+    monkeypatch.setattr(model_access, "look_through", look)
     answer = await post(access, system="x" * LOOK_BYTES)
     assert (answer.status, error_of(answer)) == (401, "authentication_error")
     assert access.usage == Usage()

@@ -34,6 +34,7 @@ from tests.gateway.model_stage import (
     post,
 )
 from tests.gateway.near import Client, connection
+from tests.gateway.origin import listening
 
 pytestmark = pytest.mark.anyio
 
@@ -176,6 +177,70 @@ async def test_nobody_there_is_said_with_what_to_check(caplog: pytest.LogCapture
     assert [(s.status, s.error_type, s.cost_usd) for s in seen] == [(502, "unreachable", 0)]
 
 
+async def test_an_api_that_was_lost_after_the_request_was_sent_is_paid_for() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+
+    seen: list[ModelRequestSeen] = []
+    async with listening(talk) as port, http_upstream(f"http://127.0.0.1:{port}") as upstream:
+        access = bound_access(upstream, CREDENTIAL, on_request=seen.append)
+        assert (await post(access, max_tokens=1000)).status == 502
+    assert [(s.error_type, s.output_tokens) for s in seen] == [("unreachable", 1000)]
+
+
+async def test_hanging_up_before_anything_was_sent_costs_nothing() -> None:
+    """Here the way to the API is a proxy that was asked for it, and says nothing."""
+    asked = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await reader.read()
+
+    ended = asyncio.Event()
+    async with listening(talk) as port:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+            patch.delenv("NO_PROXY", raising=False)
+            patch.delenv("no_proxy", raising=False)
+            async with http_upstream("https://api.example") as upstream:
+                access = bound_access(upstream, CREDENTIAL, on_request=lambda _: ended.set())
+                async with connection(access.service) as stream:
+                    headers = {"x-api-key": access.token}
+                    await Client(stream).send("POST", "/v1/messages", headers, body())
+                    await asked.wait()
+                    stream.end()
+                    await ended.wait()
+    assert access.usage == Usage(requests=1)
+
+
+async def test_a_pool_that_is_used_up_is_not_blamed_on_the_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.gateway.upstream.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("orchestrator.gateway.upstream.POOL_SECONDS", 0.05)
+    arrived = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
+        await reader.read()
+
+    async with listening(talk) as port, http_upstream(f"http://127.0.0.1:{port}") as upstream:
+        seen: list[ModelRequestSeen] = []
+        access = bound_access(upstream, CREDENTIAL, on_request=seen.append)
+        async with connection(access.service) as stream:
+            headers = {"x-api-key": access.token}
+            await Client(stream).send("POST", "/v1/messages", headers, body())
+            await arrived.wait()
+            answer = await post(access)
+            assert (answer.status, error_of(answer)) == (503, "overloaded_error")
+            assert b"ANTHROPIC_BASE_URL" not in answer.body
+            assert b"in use" in answer.body
+            assert "retry-after" in answer.headers
+            assert [(s.status, s.cost_usd) for s in seen] == [(503, 0)]
+
+
 async def test_a_redirect_is_not_followed() -> None:
     away = Response(307, (("location", "http://127.0.0.1:1/"),))
     async with api(away) as url, http_upstream(url) as upstream:
@@ -199,14 +264,49 @@ async def test_no_cookie_goes_from_one_run_to_another() -> None:
     assert "cookie" not in dict(asked[1])
 
 
+async def test_headers_that_would_make_another_request_of_it_are_not_sent_on() -> None:
+    """What claude 2.1.325 sends is; and that the body is JSON is ours to say, who read it."""
+    known = {
+        "accept": "application/json",
+        "user-agent": "claude-cli/2.1.325 (external, sdk-cli)",
+        "x-claude-code-session-id": "1",
+        "x-stainless-retry-count": "0",
+        "anthropic-beta": "claude-code-20250219",
+        "anthropic-dangerous-direct-browser-access": "true",
+        "anthropic-version": "2023-06-01",
+        "x-app": "cli",
+    }
+    others = {
+        "content-type": "application/json; charset=utf-7",
+        "content-encoding": "gzip",
+        "x-original-url": "/v1/files",
+        "x-http-method-override": "DELETE",
+        "x-forwarded-for": "10.0.0.1",
+        "anthropic_beta": "x",
+        "cookie": "a=b",
+    }
+    async with scripted_server(HELLO) as server, http_upstream(server.url) as upstream:
+        access = ModelAccess(upstream, CREDENTIAL)
+        async with connection(access.service) as stream:
+            headers = {**known, **others, "x-api-key": access.token}
+            answer = await Client(stream).ask("POST", "/v1/messages", headers, body())
+    assert answer.status == 200
+    framing = {"host", "connection", "content-length"}
+    sent = {key: value for key, value in server.requests[0].headers if key not in framing}
+    ours = {"content-type": "application/json", "accept-encoding": "identity", "x-api-key": KEY}
+    assert sent == {**known, **ours}
+
+
 async def test_odd_bytes_in_a_header_are_passed_on_as_they_are() -> None:
     async with scripted_server(HELLO) as server, http_upstream(server.url) as upstream:
         access = ModelAccess(upstream, CREDENTIAL)
         async with connection(access.service) as stream:
             head = f"POST /v1/messages HTTP/1.1\r\nhost: a\r\nx-api-key: {access.token}\r\n"
-            await stream.write(head.encode() + b"x-odd: \xff\xe9\r\ncontent-length: 2\r\n\r\n{}")
+            await stream.write(
+                head.encode() + b"user-agent: \xff\xe9\r\ncontent-length: 2\r\n\r\n{}"
+            )
             assert (await stream.read()).startswith(b"HTTP/1.1 200 ")
-    assert server.requests[0].header("x-odd") == "\xff\xe9"
+    assert server.requests[0].header("user-agent") == "\xff\xe9"
 
 
 async def test_a_stream_that_breaks_off_is_passed_on_as_far_as_it_came() -> None:
@@ -265,13 +365,16 @@ async def test_a_client_that_hangs_up_cancels_the_request_and_pays_for_it(when: 
     access = bound_access(Endless(), on_request=on_request)
     async with connection(access.service) as stream:
         client = Client(stream)
-        await client.send("POST", "/v1/messages", {"x-api-key": access.token}, body())
+        asked = body(max_tokens=1000)
+        await client.send("POST", "/v1/messages", {"x-api-key": access.token}, asked)
         await waiting.wait()
         stream.end()
         await let_go.wait()
         await ended.wait()
     assert [(s.status, s.error_type) for s in seen] == [(499, "client_gone")]
-    assert access.usage.input_tokens == -(-len(body()) // 4)
+    assert access.usage.input_tokens == -(-len(body(max_tokens=1000)) // 2)
+    # What was sent is worked on, whether anybody waits for it or not.
+    assert access.usage.output_tokens == (1000 if when == "before the answer" else 0)
 
 
 async def test_a_client_that_hangs_up_ends_the_connection_to_the_api() -> None:

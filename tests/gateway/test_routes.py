@@ -141,6 +141,8 @@ async def test_what_the_container_says_of_itself_does_not_get_through(serve: Ser
         "forwarded": "for=10.0.0.1",
         "x-http-method-override": "DELETE",
         "x-original-url": "/admin",
+        "x_original_url": "/admin",
+        "x_http_method_override": "DELETE",
         "range": "bytes=0-3",
         "connection": "x-hop",
         "x-hop": "1",
@@ -178,6 +180,11 @@ REFUSED = [
     ("GET", "/api.test/repos/a%5C..%5Cadmin", "an encoded backslash"),
     ("GET", "/api.test/repos/a\\..\\admin", "a backslash"),
     ("GET", "/api.test/repos/%252e%252e/admin", "encoded twice"),
+    ("GET", "/api.test/repos/a%3F..", "an encoded question mark"),
+    ("GET", "/api.test/repos/a%EF%BC%9Fx", "one for some"),
+    ("GET", "/api.test/repos/a%23x", "an encoded number sign"),
+    ("GET", "/api.test/repos/.%E2%80%8B./admin", "up, for those who leave out what is not seen"),
+    ("GET", "/api.test/repos/acme%C2%AD", "a hyphen that is not seen"),
     ("GET", "/api.test/repos/a%00", "NUL"),
     ("GET", "/api.test/repos/a%0d%0aX-Evil:1", "a line break"),
     ("GET", "/api.test/repos/%ff", "not UTF-8"),
@@ -355,6 +362,35 @@ async def test_a_server_that_repeats_the_secret_is_not_repeated(serve: Serve) ->
     assert answer.body.startswith(b"you said Bearer ***")
     assert len(answer.body) == len(shown)
     assert answer.body.rstrip(b"=.").endswith(b"*")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_status_line_that_repeats_the_secret_is_not_repeated(
+    serve: Serve, method: str
+) -> None:
+    def parrot(exchange: Exchange) -> None:
+        exchange.send_response(200, f"OK {TOKEN}")
+        exchange.send_header("Content-Length", "0")
+        exchange.end_headers()
+
+    stage = serve(parrot)
+    async with connection(stage.access().service) as stream:
+        client = Client(stream)
+        assert (await client.ask(method, stage.url("/repos/acme"))).status == 200
+    assert TOKEN.encode() not in client.raw
+
+
+async def test_a_header_whose_name_is_the_secret_is_dropped(serve: Serve) -> None:
+    token = "Ghp-Some-Capitals-1234"
+    stage = serve(lambda exchange: exchange.say(200, {f"X-{token}": "1", "X-Kind": "2"}, b"hello"))
+    kept = secret(stage.https.host)
+    values = {"token": SecretStr(token)}
+    access = RouteAccess((kept,), values, stage.https.dialer(), vet=allow_all)
+    async with connection(access.service) as stream:
+        client = Client(stream)
+        answer = await client.ask("GET", stage.url("/repos/acme"))
+    assert (answer.status, answer.headers["x-kind"]) == (200, "2")
+    assert token.lower().encode() not in client.raw.lower()
 
 
 async def test_a_compressed_answer_is_not_passed_on(serve: Serve) -> None:
