@@ -180,10 +180,12 @@ def _from_file(path: Path) -> dict[str, object]:
         raise OperatorError(f"{path} cannot be read: {exc.strerror}") from exc
     import yaml  # noqa: PLC0415 most directories have no such file
 
+    from orchestrator.plain_yaml import load_plain  # noqa: PLC0415
+
     if len(data) > SETTINGS_BYTES:
         raise OperatorError(f"{path} is longer than {SETTINGS_BYTES // 1024} KiB; make it shorter")
     try:
-        written = yaml.safe_load(data)
+        written = load_plain(data)
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         where = getattr(exc, "problem_mark", None)
         line = f":{where.line + 1}" if where is not None else ""
@@ -258,6 +260,17 @@ def _count(name: str, least: int = 1) -> Callable[[str], int]:
                 f"{name}={text} is not a number from {least} on; correct or unset it"
             )
         return int(text[:9])
+
+    return read
+
+
+def _switch(name: str) -> Callable[[str], bool]:
+    def read(text: str) -> bool:
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off"):
+            return False
+        raise OperatorError(f"{name}={text} is neither 1 nor 0; correct or unset it")
 
     return read
 
@@ -357,7 +370,7 @@ SOURCES: dict[str, Source] = {
     "claude_version": Source("ORCHESTRATOR_CLAUDE_VERSION", str),
     "base_image": Source("ORCHESTRATOR_BASE_IMAGE", str),
     "caller": Source("ORCHESTRATOR_CALLER", str),
-    "scripted": Source("ORCHESTRATOR_SCRIPTED", lambda text: text != "0"),
+    "scripted": Source("ORCHESTRATOR_SCRIPTED", _switch("ORCHESTRATOR_SCRIPTED")),
     "http_tokens": Source("ORCHESTRATOR_HTTP_TOKENS", _tokens, may_be_in_file=False),
     "http_hosts": Source("ORCHESTRATOR_HTTP_HOSTS", _names),
     "max_runs": Source("ORCHESTRATOR_MAX_RUNS", _count("ORCHESTRATOR_MAX_RUNS")),
@@ -377,7 +390,7 @@ SOURCES: dict[str, Source] = {
     "window_seconds": Source(
         "ORCHESTRATOR_WINDOW_SECONDS", _seconds("ORCHESTRATOR_WINDOW_SECONDS")
     ),
-    "compatibility": Source("ORCHESTRATOR_COMPATIBILITY", lambda text: text != "0"),
+    "compatibility": Source("ORCHESTRATOR_COMPATIBILITY", _switch("ORCHESTRATOR_COMPATIBILITY")),
     "anthropic_api_key": Source("ANTHROPIC_API_KEY", SecretStr, may_be_in_file=False),
     "anthropic_auth_token": Source("ANTHROPIC_AUTH_TOKEN", SecretStr, may_be_in_file=False),
     "claude_code_oauth_token": Source("CLAUDE_CODE_OAUTH_TOKEN", SecretStr, may_be_in_file=False),

@@ -26,7 +26,7 @@ from orchestrator.catalog import (
     prompt_section,
     variables,
 )
-from orchestrator.catalog.document import DEPTH, YAML_CHARS
+from orchestrator.catalog.document import YAML_CHARS
 from orchestrator.catalog.folder import FILE_BYTES, SETTLED_NS
 from orchestrator.domain.agent import (
     AgentSpec,
@@ -40,6 +40,7 @@ from orchestrator.domain.agent import (
 )
 from orchestrator.errors import AgentInvalid, AgentNotFound, AuthorError, VariableMissing
 from orchestrator.output import check_schema
+from orchestrator.plain_yaml import DEPTH
 
 AGENTS = Path(__file__).parent.parent / "agents"
 
@@ -269,6 +270,12 @@ def test_fields_of_claude_codes_own_agents_are_understood() -> None:
         allow=("Read", "Bash(git log:*, git show:*)", "Grep"), deny=("Write",)
     )
     assert (agent.model, agent.max_turns) == ("sonnet", 3)
+
+
+def test_rules_in_one_line_are_split_at_commas_however_many_there_are() -> None:
+    line = "," * 30_000 + "Read" + "," * 30_000 + "Bash(git log:*, git show:*)" + "," * 1_000
+    assert parsed(f'tools: "{line}"').permissions.allow == ("Read", "Bash(git log:*, git show:*)")
+    assert any("Bash(a, b" in problem for problem in problems('tools: "Bash(a, b"'))
 
 
 def test_a_schema_means_json() -> None:

@@ -20,7 +20,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         | {"workspace"}
     ),
     frozenset({"settings"}),
-    frozenset({"wire"}),
+    frozenset({"wire", "plain_yaml"}),
     frozenset({"domain"}),
     frozenset({"errors"}),
 )
@@ -30,14 +30,13 @@ HOMES = {
     "docker": {"containers"},
     "requests": {"containers"},
     "mcp": {"surfaces", "gateway"},
-    "yaml": {"catalog", "gateway", "settings"},
+    "yaml": {"catalog", "gateway", "plain_yaml", "settings"},
     "h11": {"gateway"},
     "httpx": {"gateway"},
     "jsonschema": {"output"},
     "referencing": {"output"},
     "typer": {"surfaces"},
     "rich": {"surfaces"},
-    "pathspec": {"workspace"},
 }
 """Which part may import which library."""
 

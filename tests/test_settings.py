@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,29 @@ def test_a_file_with_a_mistake_is_refused_and_says_what_to_do(
         read_settings({"HOME": str(tmp_path)}, tmp_path)
     assert said in str(caught.value)
     assert str(tmp_path / "orchestrator.yaml") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("http_hosts: &a [x]\ncaller: *a\n", ":1 is not YAML: anchors are not understood here"),
+        ("max_runs: 2\nmax_runs: 3\n", ":2 is not YAML: 'max_runs' is given twice"),
+    ],
+)
+def test_a_file_cannot_unfold_or_say_two_things(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "orchestrator.yaml").write_text(text)
+    with pytest.raises(OperatorError, match=re.escape(says)):
+        read_settings({"HOME": str(tmp_path)}, tmp_path)
+
+
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("yes", True), ("0", False), ("off", False)])
+def test_a_switch_is_on_or_off(text: str, on: bool) -> None:
+    assert read_settings({"HOME": "/h", "ORCHESTRATOR_SCRIPTED": text}).scripted is on
+
+
+def test_a_switch_that_is_neither_is_refused() -> None:
+    with pytest.raises(OperatorError, match="ORCHESTRATOR_SCRIPTED=maybe is neither 1 nor 0"):
+        read_settings({"HOME": "/h", "ORCHESTRATOR_SCRIPTED": "maybe"})
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -44,7 +44,6 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
 TIMES_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])")
-_COMMA = re.compile(r",(?![^()]*\))")  # but not inside of "Bash(a, b)"
 
 OTHER_FIELDS = frozenset(("color",))
 """Fields of Claude Code's own agents that change nothing here."""
@@ -138,10 +137,26 @@ def _spell_tools(fields: dict[str, object], problems: Problems) -> None:
             continue
         given = _moved(fields, (field,), ("permissions", meant), problems)
         if isinstance(given, str):
-            given = [rule for part in _COMMA.split(given) if (rule := part.strip())]
+            given = [rule for part in _split_rules(given) if (rule := part.strip())]
         rules[meant] = given
     if rules:
         fields["permissions"] = rules
+
+
+def _split_rules(text: str) -> Iterator[str]:
+    """At commas, but not inside of "Bash(a, b)". By hand: a regular expression that looks ahead
+    took 20 s for 60 KB of commas.
+    """
+    start = depth = 0
+    for at, char in enumerate(text):
+        if char == "(":
+            depth += 1
+        elif char == ")":
+            depth = max(0, depth - 1)
+        elif char == "," and not depth:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
 
 
 def _spell_network(fields: dict[str, object], problems: Problems) -> None:

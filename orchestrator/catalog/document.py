@@ -11,20 +11,18 @@ import json
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
 from orchestrator.catalog.problems import Loc, Problems, shortened
+from orchestrator.plain_yaml import DEPTH, PlainLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 YAML_CHARS = 64 * 1024
 """The longest text that is read as YAML: the library takes a second for a few hundred KiB."""
-
-DEPTH = 64
-"""How many lists and mappings may stand inside each other."""
 
 NUMBER_CHARS = 40
 """The longest number."""
@@ -76,9 +74,9 @@ def read_yaml(text: str, problems: Problems, first_line: int = 1) -> object:
     if len(text) > YAML_CHARS:
         problems.add((), f"is longer than {YAML_CHARS // 1024} KiB of YAML; make it shorter")
         return None
-    loader: _Loader | None = None
+    loader: PlainLoader | None = None
     try:
-        loader = _Loader(text)
+        loader = PlainLoader(text)
         node = loader.get_single_node()
     except yaml.reader.ReaderError as exc:
         line = first_line + text.count("\n", 0, exc.position)
@@ -127,32 +125,6 @@ def read_json(text: str, problems: Problems) -> object:
         problems.add((), f"is nested more than {DEPTH} levels deep; make it flatter")
         return None
     return value
-
-
-class _Loader(yaml.SafeLoader):
-    """Text -> nodes, without what would let a small text become a large value."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call] # no stub for it
-        if refused := _refused(event, self.depth):
-            raise yaml.composer.ComposerError(None, None, refused, event.start_mark)
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-
-def _refused(event: Any, depth: int) -> str | None:
-    if isinstance(event, yaml.AliasEvent):
-        return "aliases are not understood here"
-    if event.anchor is not None:
-        return "anchors are not understood here"
-    if event.tag is not None:
-        return "tags are not understood here"
-    return f"more than {DEPTH} levels deep; make it flatter" if depth > DEPTH else None
 
 
 def _not_yaml(exc: yaml.MarkedYAMLError) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
+from orchestrator.containers.file_lock import file_lock
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import AgentSpec
@@ -24,11 +26,16 @@ from orchestrator.workspace.changes import Changes, load_changes
 from orchestrator.workspace.copies import collect, copy_in, is_there
 from orchestrator.workspace.git_mounts import git_mounts, git_places, new_git_dirs
 from orchestrator.workspace.kept import Handed, Kept
-from orchestrator.workspace.snapshots import Snapshots
+from orchestrator.workspace.snapshots import Snapshots, rebased, updated
 from orchestrator.workspace.tree import Snapshot
+
+log = logging.getLogger(__name__)
 
 PATCH_CHARS = 64 * 1024
 """A longer patch is not in the result; it is kept, and can be asked for."""
+
+LOCK_SECONDS = 60.0
+"""For somebody else to be done with applying what the same session changed."""
 
 SNAPSHOTS = "snapshots"
 """The folder beside that of the changes: what copies in sessions were made of."""
@@ -99,7 +106,7 @@ class Copies:
             marked=keep,
         )
         if keep:
-            await anyio.to_thread.run_sync(self._snapshots.keep, container.name, snapshot)
+            await anyio.to_thread.run_sync(self._keep_snapshot, container.name, snapshot)
         size = snapshot.total_bytes / MIB
         record.note(
             "workspace",
@@ -110,6 +117,10 @@ class Copies:
         for warning in snapshot.warnings:
             record.note("warning", warning)
         return snapshot
+
+    def _keep_snapshot(self, container: str, snapshot: Snapshot) -> None:
+        with self._alone(container):
+            self._snapshots.keep(container, snapshot)
 
     async def hand_back(
         self, plan: Plan, container: Container, snapshot: Snapshot, record: Record
@@ -162,21 +173,75 @@ class Copies:
     def apply(
         self, run_id: str, *, to: Path | None = None, dry_run: bool, allow_links: bool = False
     ) -> Applied:
-        """Do to the workspace what the agent did to its copy. Blocks."""
+        """Do to the workspace what the agent did to its copy. Blocks.
+
+        A copy that stays in a session counts from then on as made of what is there now, so that
+        what the agent does next is compared with that.
+        """
         changes = self.changes(run_id)
-        root = self._policy.directory(to or changes.root, read_only=dry_run)
-        return apply(changes, root, dry_run=dry_run, allow_links=allow_links)
+        root = self._policy.directory(to or changes.root)
+        do = partial(
+            apply, root=root, dry_run=dry_run, allow_links=allow_links, own=self._own_places()
+        )
+        handed = self.kept.handed(run_id)
+        if handed is None or not handed.container:
+            return do(changes)
+        with self._alone(handed.container):
+            known = self._snapshots.get(handed.container)
+            if known is None or (known.marker, known.root) != (handed.marker.encode(), root):
+                return do(changes, in_session=True)
+            changes = rebased(changes, known, at=handed.at)
+            applied = do(changes, in_session=True)
+            if not dry_run:
+                self._remember(handed, updated(known, changes, applied.kept_folders, at=handed.at))
+            return applied
+
+    def _own_places(self) -> tuple[Path, ...]:
+        """Also where they are called so: a link may be all that is in the workspace."""
+        own = self._policy.own
+        return tuple({each: None for path in own for each in (path.absolute(), path.resolve())})
+
+    @contextmanager
+    def _alone(self, container: str) -> Iterator[None]:
+        """Nobody else reads and writes the snapshot of this session's copy; others may, of theirs.
+
+        One that is read before another is made, and written after it, would lose the new copy.
+        """
+        lock = self._snapshots.folder / f"{container}.lock"
+        with file_lock(lock, LOCK_SECONDS, lambda: None):
+            yield
+
+    def _remember(self, handed: Handed, snapshot: Snapshot) -> None:
+        try:
+            self._snapshots.keep(handed.container, snapshot)
+        except OSError as exc:  # the changes are applied; to apply them again mends this
+            log.warning(
+                "what was applied is not noted for the session, which may refuse to apply more of "
+                "the same files until you apply it again: %s",
+                exc.strerror,
+            )
 
     async def _collect(
         self, plan: Plan, container: Container, snapshot: Snapshot, record: Record, *, at_work: bool
     ) -> tuple[Changes, Handed]:
-        at = time.time()
+        seen: dict[str, object] = {"at": time.time()}
+        if plan.agent.session.keep:
+            seen |= {"container": container.name, "marker": snapshot.marker.decode()}
+            latest = await anyio.to_thread.run_sync(self._snapshots.get, container.name)
+            if latest is not None and latest.marker == snapshot.marker:
+                snapshot = latest  # something was applied since the run began
         folder = await anyio.to_thread.run_sync(self.kept.new, plan.task.run_id)
         limit = plan.agent.resources.disk_bytes
         changes = await collect(container, snapshot, folder, limit_bytes=limit, at_work=at_work)
-        patch = await anyio.to_thread.run_sync(self._short_patch, changes)
-        files = record.clean_value([file.model_dump() for file in changes.files])
-        seen = {"at": at, "changed_files": files, "patch": record.clean(patch)}
+        patch, why = await anyio.to_thread.run_sync(_short_patch, changes)
+        if why and not at_work:
+            record.note(
+                "warning",
+                f"the patch is not in the result, since {why}; "
+                f"`orchestrator show {plan.task.run_id} --patch` prints it",
+            )
+        seen["changed_files"] = record.clean_value([file.model_dump() for file in changes.files])
+        seen["patch"] = record.clean(patch)
         return changes, Handed.model_validate(seen)
 
     async def _keep(self, run_id: str, handed: Handed, *, at_work: bool) -> None:
@@ -186,15 +251,22 @@ class Copies:
             place = self.kept.of(run_id)
             raise CopyFailed(f"the changes cannot be kept in {place}: {exc.strerror}") from exc
 
-    def _short_patch(self, changes: Changes) -> str:
-        path = changes.patch_path
-        if path is None or (changes.patch_bytes or 0) > PATCH_CHARS:
-            return ""
-        return path.read_text(errors="replace")
-
     def _may_read(self, path: Path) -> bool:
         try:
             self._policy.directory(path)
         except CallerError:
             return False
         return True
+
+
+def _short_patch(changes: Changes) -> tuple[str, str]:
+    """The patch for a result, byte for byte; without it, why it is not there."""
+    path, size = changes.patch_path, changes.patch_bytes or 0
+    if path is None:
+        return "", ""  # the changes say why
+    if size > PATCH_CHARS:
+        return "", f"it has more than {PATCH_CHARS // 1024} KiB"
+    try:
+        return path.read_bytes().decode(), ""
+    except UnicodeDecodeError:
+        return "", "it is not UTF-8"

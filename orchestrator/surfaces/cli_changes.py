@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +15,7 @@ from orchestrator.surfaces.cli_options import Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from orchestrator.domain.result import ChangedFile
     from orchestrator.engine.copies import Copies
@@ -46,7 +49,7 @@ def show(
         _changes(copies, record)
         data = copies.patch(run_id)
         if as_json:
-            print(json.dumps({"run_id": run_id, "patch": data.decode(errors="replace")}))
+            print(json.dumps({"run_id": run_id, "patch": _text(run_id, data)}))
         elif sys.stdout.isatty():
             write(visible(data.decode(errors="replace")), sys.stdout)
         else:
@@ -84,7 +87,8 @@ def apply(
     copies = open_copies(read_settings())
     kept = _changes(copies, anyio.run(_record, run_id))
     root = to.absolute() if to is not None else kept.root
-    applied = copies.apply(run_id, to=root, dry_run=dry_run, allow_links=allow_links)
+    with interrupted():
+        applied = copies.apply(run_id, to=root, dry_run=dry_run, allow_links=allow_links)
     if as_json:
         print(json.dumps(applied.model_dump(mode="json")))
         return
@@ -97,6 +101,32 @@ def apply(
         write(visible(f"kept {folder}, since something else is in it"), sys.stderr)
     done = "would be changed" if dry_run else "changed"
     write(visible(f"{counted(len(applied.files))} {done} in {root}"), sys.stderr)
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """SIGTERM and SIGHUP are a Ctrl-C, so that what was begun is taken back; only the first counts.
+
+    Whoever ignores one, as `nohup` does, goes on ignoring it.
+    """
+
+    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 the shape of a handler
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)  # a second one must not break off taking back
+        raise KeyboardInterrupt
+
+    before = {
+        each: handler
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if (handler := signal.getsignal(each)) not in (signal.SIG_IGN, None)
+    }
+    for each in before:
+        signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def counted(files: int) -> str:
@@ -139,6 +169,18 @@ def record_lines(record: RunRecord) -> Iterator[str]:
     if answer:
         yield ""
         yield answer if isinstance(answer, str) else json.dumps(answer, indent=2)
+
+
+def _text(run_id: str, patch: bytes) -> str:
+    from orchestrator.errors import ApplyRefused
+
+    try:
+        return patch.decode()
+    except UnicodeDecodeError as exc:
+        raise ApplyRefused(
+            f"the patch of run {run_id} is not UTF-8, so JSON cannot hold it; "
+            "print it without --json"
+        ) from exc
 
 
 async def _record(run_id: str) -> RunRecord:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import stat
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +12,26 @@ from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.changes import Change, Changes, State
 from orchestrator.workspace.pack import shown
-from orchestrator.workspace.paths import FILE, Root, git_mark, is_repository, leads_out, parents
+from orchestrator.workspace.paths import (
+    FILE,
+    Root,
+    git_mark,
+    is_repository,
+    leads_out,
+    parents,
+    plain_parts,
+)
+from orchestrator.workspace.states import digest, state_of
 from orchestrator.workspace.work import Work, brings_content
-
-READ_BYTES = 1024 * 1024
 
 NAMED = 10
 """So many conflicts are named; the others are counted."""
+
+NEW_COPY = (
+    "for a copy of what is there now, begin a new session (`--session new`; over MCP, `new` as its "
+    "name), or remove this one with `orchestrator sessions rm`"
+)
+"""What helps where a session goes on with a copy that is older than what is there."""
 
 
 class Applied(Frozen):
@@ -35,13 +46,20 @@ class Applied(Frozen):
 
 
 def apply(
-    changes: Changes, root: Path, *, dry_run: bool = False, allow_links: bool = False
+    changes: Changes,
+    root: Path,
+    *,
+    dry_run: bool = False,
+    allow_links: bool = False,
+    own: Sequence[Path] = (),
+    in_session: bool = False,
 ) -> Applied:
     """Do to `root` what the agent did to its copy. Blocks.
 
     ApplyRefused, and nothing is touched, if a path that the agent touched is not what it was when
-    it was copied, if a new symbolic link leads out of the directory, or if git would take what
-    comes of it for a repository. What is as the agent made it already is left as it is.
+    it was copied, if a new symbolic link leads out of the directory, if git would take what
+    comes of it for a repository, or if something of the orchestrator's `own` would change. What is
+    as the agent made it already is left as it is.
     """
     if not changes.complete:
         raise ApplyRefused(
@@ -58,10 +76,12 @@ def apply(
         if not left:
             return Applied(files=changes.files, already=True, dry_run=dry_run)
         changes = changes.model_copy(update={"changes": left})
-        problems = [*now.conflicts(left), *([] if allow_links else _links_out(changes))]
-        problems += [*now.new_repositories(left), *_missing(changes)]
+        moved = now.conflicts(left)
+        problems = [*moved, *([] if allow_links else _links_out(changes))]
+        problems += [*now.new_repositories(left), *_owned(changes, root, own), *_missing(changes)]
         if problems:
-            raise ApplyRefused(_refusal(root, problems))
+            way_out = f"\n{NEW_COPY}" if moved and in_session else ""
+            raise ApplyRefused(_refusal(root, problems) + way_out)
         kept = now.kept_folders
         if not dry_run:
             Work(tree, changes, frozenset(kept)).run()
@@ -76,11 +96,30 @@ def _refusal(root: Path, problems: Sequence[str]) -> str:
 
 def _links_out(changes: Changes) -> list[str]:
     return [
-        f"{shown(change.path)} is a new symbolic link that leads out of the directory, to "
-        f"{shown(change.new.target)}; if you want it, allow links"
+        f"{shown(change.path)} is a new symbolic link that leads out of the directory or into a "
+        f".git, to {shown(change.new.target)}; if you want it, apply the changes with "
+        "`orchestrator apply RUN --allow-links`"
         for change in changes.changes
         if change.new.kind == "symlink" and leads_out(change.path, change.new.target)
     ]
+
+
+def _owned(changes: Changes, root: Path, own: Sequence[Path]) -> list[str]:
+    """Who could write these files could give himself anything."""
+    top = plain_parts(root)
+    places = [(place, plain_parts(place)) for place in own]
+    return [
+        f"{shown(change.path)} belongs to the orchestrator's own {place}, which no agent may "
+        "write; take what you want of it from `orchestrator show RUN --patch` yourself"
+        for change in changes.changes
+        for place, parts in places
+        if _overlap(top + plain_parts(change.path), parts)
+    ]
+
+
+def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether one of two paths is, or is in, the other."""
+    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def _missing(changes: Changes) -> list[str]:
@@ -98,7 +137,7 @@ def _is_whole(changes: Changes, state: State) -> bool:
     except OSError:
         return False
     try:
-        return _digest(fd) == state.sha256
+        return digest(fd) == state.sha256
     finally:
         os.close(fd)
 
@@ -192,7 +231,7 @@ class _Now:
         names = path.split("/")
         try:
             with self._tree.parent(path) as (folder, name):
-                return _state(folder, name)
+                return state_of(folder, name)
         except FileNotFoundError:
             return State()
         except OSError as exc:
@@ -204,30 +243,6 @@ class _Now:
 
 def _replaces_folder(change: Change) -> bool:
     return change.old.kind == "dir" and change.new.kind in ("file", "symlink")
-
-
-def _state(folder: int, name: str) -> State:
-    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    kind, mode = stat.S_IFMT(status.st_mode), status.st_mode & 0o777
-    if kind == stat.S_IFDIR:
-        return State(kind="dir", mode=mode)
-    if kind == stat.S_IFLNK:
-        target = os.readlink(name, dir_fd=folder).encode(errors="replace").decode()
-        return State(kind="symlink", mode=0o777, target=target)
-    if kind != stat.S_IFREG:
-        return State(kind="file", target="special")  # like nothing that is ever copied
-    fd = os.open(name, FILE, dir_fd=folder)
-    try:
-        return State(kind="file", mode=mode, size=status.st_size, sha256=_digest(fd))
-    finally:
-        os.close(fd)
-
-
-def _digest(fd: int) -> str:
-    sha = hashlib.sha256()
-    while data := os.read(fd, READ_BYTES):
-        sha.update(data)
-    return sha.hexdigest()
 
 
 def _difference(old: State, now: State) -> str:

@@ -57,6 +57,12 @@ class State(Frozen):
             target=entry.target,
         )
 
+    def entry(self) -> Entry | None:
+        """The other way round; None for what is absent."""
+        if self.kind == "absent":
+            return None
+        return Entry(self.kind, self.mode, size=self.size, sha256=self.sha256, target=self.target)
+
 
 class Change(Frozen):
     """One path: what the snapshot says, and what the agent made of it."""

@@ -194,7 +194,7 @@ async def _listed(box: Box, listing: Listing, compare: Launch) -> None:
     try:
         with anyio.fail_after(COMPARE_SECONDS):
             await talk(box, compare, _batches(listing.snapshot.records()), read)
-        listing.check()
+        await anyio.to_thread.run_sync(listing.check)  # many rules for many names take a while
     except (Odd, TimeoutError):
         listing.clear()  # half a tree, or an impossible one, is of no use to anybody
         raise

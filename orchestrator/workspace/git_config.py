@@ -15,6 +15,9 @@ KEPT = {
 }
 """All that is taken over: nothing here names a program, a file or a credential."""
 
+ADDRESSES = ("url", "pushurl", "remote")
+"""Keys whose value is an address, or may be one."""
+
 OURS = """[core]
 \trepositoryformatversion = %d
 \tbare = false
@@ -61,7 +64,8 @@ def safe_config(settings: tuple[Setting, ...]) -> str:
     kept = [s for s in settings if s.key in KEPT.get(s.section, ())]
     lines = [OURS % any(s.section == "extensions" for s in kept)]
     for section, part, key, value in kept:
-        clean = without_credentials(value) if key in ("url", "pushurl") else value
+        clean = without_credentials(value) if key in ADDRESSES else value
+        part = without_credentials(part)  # noqa: PLW2901 git takes an address for a remote's name
         head = f'[{section} "{_quoted(part)}"]' if part else f"[{section}]"
         lines.append(f'{head}\n\t{key} = "{_quoted(clean)}"\n')
     return "".join(lines)
@@ -80,6 +84,25 @@ def without_credentials(url: str) -> str:
     if user and parts.scheme in ("ssh", "git+ssh"):
         host = f"{user}@{host}"
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def without_any_credentials(text: bytes) -> bytes:
+    """A text of git's, such as a reflog, without what lets somebody in at the addresses in it.
+
+    Word by word: a regular expression for that can be made to take for ever.
+    """
+    return b"".join(
+        _clean_word(word) if b"://" in word else word for word in re.split(rb"(\s+)", text)
+    )
+
+
+def _clean_word(word: bytes) -> bytes:
+    first, *addresses = word.split(b"://")
+    clean = [first]
+    for address in addresses:
+        host, slash, path = address.partition(b"/")
+        clean.append((host.rpartition(b"@")[2] + slash + path).partition(b"?")[0])
+    return b"://".join(clean)
 
 
 def _value(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestrator.domain import Frozen
-from orchestrator.workspace.git_config import read_config, safe_config
+from orchestrator.workspace.git_config import read_config, safe_config, without_any_credentials
 from orchestrator.workspace.pack import Packer, shown
 from orchestrator.workspace.paths import FILE, FOLDER
 
@@ -32,6 +32,15 @@ OWN_FOLDERS = frozenset(("rebase-merge", "rebase-apply"))
 SHARED_FILES = frozenset(("packed-refs", "shallow"))
 SHARED_FOLDERS = frozenset(("objects", "refs", "logs", "reftable"))
 """What is copied. Hooks, configuration and all that we do not know stay where they are."""
+
+TEXTS = frozenset(("logs", "MERGE_MSG", "SQUASH_MSG"))
+"""What of it tells of addresses: after `git pull https://me:secret@host/x`, the reflog has that."""
+
+MAX_TEXT_BYTES = 16 * 1024 * 1024
+"""Of one of them; it is held in memory to be looked through."""
+
+NOT_COPIED = frozenset(("alternates", "http-alternates"))
+"""Where objects are that a repository borrows: paths of this machine, addresses of others."""
 
 Allowed = Callable[[Path], bool]
 """Whether a directory outside the workspace may be read for it."""
@@ -184,7 +193,7 @@ class _Copy:
             self.made(path)
             for row in sorted(os.listdir(fd)):
                 below = f"{path}/{row}"
-                if row.endswith(".lock") or row.startswith("tmp_") or row == "alternates":
+                if row.endswith(".lock") or row.startswith("tmp_") or row in NOT_COPIED:
                     continue
                 kind = stat.S_IFMT(os.stat(row, dir_fd=fd, follow_symlinks=False).st_mode)
                 if kind == stat.S_IFDIR:
@@ -197,11 +206,29 @@ class _Copy:
             os.close(fd)
 
     def _file(self, folder: int, name: str, path: str) -> Iterator[bytes]:
-        if path not in self._seen:
-            self._seen.add(path)
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        if path.removeprefix(f"{self.path}/").split("/")[0] in TEXTS:
+            self._text(folder, name, path)
+        else:
             yield from self.packer.file(path, name, folder, track=False)
-            if self.packer.full:
-                yield self.packer.take()
+        if self.packer.full:
+            yield self.packer.take()
+
+    def _text(self, folder: int, name: str, path: str) -> None:
+        """Without the passwords that may be in it."""
+        try:
+            with open(os.open(name, FILE, dir_fd=folder), "rb") as file:
+                data = file.read(MAX_TEXT_BYTES + 1)
+        except OSError as exc:
+            self.packer.left_out[f"could not be read ({exc.strerror})"].append(path)
+            return
+        if len(data) > MAX_TEXT_BYTES:
+            why = "since it is too long to be looked through for passwords"
+            self.packer.left_out[why].append(path)
+            return
+        self.packer.text(path, without_any_credentials(data))
 
 
 def _first_line(path: Path) -> str:

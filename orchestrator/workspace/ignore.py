@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from pathspec import GitIgnoreSpec
-
-from orchestrator.workspace.paths import FILE
+from orchestrator.workspace.ignore_pattern import Pattern, read_pattern
+from orchestrator.workspace.paths import FILE, parents
 
 MAX_BYTES = 1024 * 1024
 """What is read of one .gitignore."""
@@ -19,9 +18,12 @@ class Ignore:
     def __init__(self, rules: Mapping[str, Sequence[str]] | None = None) -> None:
         self.rules: dict[str, list[str]] = {}
         """The lines that count, by the directory whose they are."""
-        self._specs: dict[str, GitIgnoreSpec] = {}
+        self._patterns: dict[str, list[Pattern]] = {}
+        """The same, the last line first."""
+        self._folders: dict[str, bool] = {}
+        """What is known of directories, or of what they are in."""
         for path, lines in (rules or {}).items():
-            self._take(path, list(lines))
+            self._take(path, lines)
 
     def enter(self, path: str, folder: int) -> None:
         """Take the rules of a directory, before anything in it is asked about."""
@@ -35,42 +37,28 @@ class Ignore:
             return  # a directory of that name
         finally:
             os.close(fd)
-        lines = [line for line in text.splitlines() if _understood(line)]
-        if lines:
-            self._take(path, lines)
+        self._take(path, [line.removesuffix("\r") for line in text.lstrip("\ufeff").split("\n")])
 
-    def _take(self, path: str, lines: list[str]) -> None:
-        self.rules[path] = lines
-        self._specs[path] = GitIgnoreSpec.from_lines(lines)
+    def _take(self, path: str, lines: Sequence[str]) -> None:
+        read = [(line, pattern) for line in lines if (pattern := read_pattern(line)) is not None]
+        if read:
+            self.rules[path] = [line for line, _ in read]
+            self._patterns[path] = [pattern for _, pattern in reversed(read)]
 
     def ignored(self, path: str, *, folder: bool) -> bool:
         """Whether a path is left out whose parents are not."""
-        asked = path + "/" if folder else path
-        at = path
-        while at:
-            at = at.rpartition("/")[0]
-            spec = self._specs.get(at)
-            if spec is not None:
-                verdict = spec.check_file(asked[len(at) + 1 :] if at else asked).include
-                if verdict is not None:
-                    return verdict
+        names = path.encode().split(b"/")
+        for depth, at in enumerate(reversed(("", *parents(path))), 1):
+            for pattern in self._patterns.get(at, ()):
+                if pattern.matches(names[-depth:], folder=folder):
+                    return not pattern.negated
         return False
 
     def ignored_anywhere(self, path: str, *, folder: bool) -> bool:
         """Whether a path is left out, or something that it is in."""
-        names = path.split("/")
-        above = ("/".join(names[:depth]) for depth in range(1, len(names)))
-        return any(self.ignored(each, folder=True) for each in above) or self.ignored(
-            path, folder=folder
-        )
-
-
-def _understood(line: str) -> bool:
-    """A pattern that is none is passed over, as git does."""
-    if not line.strip():
-        return False
-    try:
-        GitIgnoreSpec.from_lines([line])
-    except ValueError:
-        return False
-    return True
+        for each in parents(path):
+            if each not in self._folders:
+                self._folders[each] = self.ignored(each, folder=True)
+            if self._folders[each]:
+                return True
+        return self.ignored(path, folder=folder)

@@ -30,7 +30,11 @@ class Handed(Frozen):
     at: float
     changed_files: tuple[ChangedFile, ...] = ()
     patch: str = ""
-    """Empty if it is too long."""
+    """Empty if it is too long, or no text."""
+    container: str = ""
+    """Whose copy it is, if that stays in its session."""
+    marker: str = ""
+    """Which one of its copies."""
 
     @property
     def when(self) -> str:
@@ -80,6 +84,10 @@ class Kept:
                 last.rename(self.of(run_id))
         for stale in (*before, self.new(run_id)):
             shutil.rmtree(stale, ignore_errors=True)
+        return self.handed(run_id)
+
+    def handed(self, run_id: str) -> Handed | None:
+        """What a run has handed back; None if it has not, or if that cannot be read."""
         try:
             return Handed.model_validate_json((self.of(run_id) / HANDED).read_text())
         except (OSError, ValidationError):

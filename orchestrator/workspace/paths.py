@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Self
 
@@ -21,6 +21,9 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 MARKER = ".orchestrator-copy"
 """A directory at the top of a copy that tells which copy it is; never part of the changes."""
+
+STAGE = ".orchestrator-apply-"
+"""How directories begin in which `apply` keeps what it replaces; one stays if it is killed."""
 
 _UNSEEN = dict.fromkeys(
     [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF]
@@ -54,6 +57,11 @@ def _is_git_name(name: str) -> bool:
 def _plain(name: str) -> str:
     """A name as the most forgiving filesystem takes it."""
     return name.translate(_UNSEEN).casefold().split(":")[0].rstrip(" .")
+
+
+def plain_parts(path: str | PurePath) -> tuple[str, ...]:
+    """The names of a path, to be compared where the most forgiving filesystem may be."""
+    return tuple(_plain(name) for name in PurePath(path).parts)
 
 
 def git_mark(name: str) -> str:
@@ -91,7 +99,7 @@ def parents(path: str) -> list[str]:
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Whether a symbolic link at this path could lead out of the tree.
+    """Whether a symbolic link at this path could lead out of the tree, or to what is git's in it.
 
     ".." is taken only at the front, where it counts from a real directory: after a name, it could
     be the parent of whatever another link points to.
@@ -100,7 +108,8 @@ def leads_out(path: str, target: str) -> bool:
     up = 0
     while up < len(names) and names[up] == "..":
         up += 1
-    return target.startswith("/") or up > path.count("/") or ".." in names[up:]
+    outside = target.startswith("/") or up > path.count("/") or ".." in names[up:]
+    return outside or in_git(target)
 
 
 class Root:

@@ -12,10 +12,13 @@ from orchestrator.errors import CopyRefused
 from orchestrator.workspace.git_dir import Allowed, pack_git
 from orchestrator.workspace.ignore import Ignore
 from orchestrator.workspace.pack import Entry, Packer, record, sentences
-from orchestrator.workspace.paths import FOLDER, MARKER, Root, in_git, path_problem
+from orchestrator.workspace.paths import FOLDER, MARKER, STAGE, Root, in_git, path_problem
 
 MAX_DEPTH = 128
 """Directories in directories."""
+
+
+LEFT_BY_APPLY = "since `orchestrator apply` keeps there what it replaces, or did when it was killed"
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Snapshot:
     warnings: tuple[str, ...] = ()
     marker: bytes = b""
     """What the copy holds to be known by; empty if nobody will ask."""
+    applied_at: float = 0.0
+    """Of its changes, those up to then have been applied; what they made is in the entries."""
 
     def records(self) -> Iterator[bytes]:
         """What the program inside compares the copy with."""
@@ -118,6 +123,8 @@ class TreeCopy:
                 continue  # gone since it was listed
             if path == MARKER:
                 packer.left_out["since copies are marked with that name"].append(path)
+            elif row.name.startswith(STAGE):
+                packer.left_out[LEFT_BY_APPLY].append(path)
             elif in_git(path):
                 yield from self._git(path, row.name, status.st_mode)
             elif self._ignore is None or not self._ignore.ignored(

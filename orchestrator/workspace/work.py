@@ -7,20 +7,23 @@ machine that stops in between leaves a tree half changed, and that folder with w
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
-from orchestrator.errors import CopyFailed
+from orchestrator.errors import ApplyRefused, CopyFailed
 from orchestrator.workspace.changes import Change, Changes
-from orchestrator.workspace.paths import FILE, FOLDER, Root
+from orchestrator.workspace.pack import shown
+from orchestrator.workspace.paths import FILE, FOLDER, STAGE, Root
+from orchestrator.workspace.states import READ_BYTES, state_of
 
-READ_BYTES = 1024 * 1024
-
-STAGE = ".orchestrator-apply-"
+Stamp = tuple[int, int, int]
+"""Size, and when content and inode were changed last: the same only if nobody wrote."""
 
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -41,7 +44,7 @@ def only_mode(change: Change) -> bool:
 
 
 class Work:
-    """All of the changes, or none."""
+    """All of the changes, or none. What somebody else saves in the meantime is not lost."""
 
     def __init__(self, tree: Root, changes: Changes, kept: frozenset[str]) -> None:
         self._tree = tree
@@ -50,19 +53,19 @@ class Work:
         """Directories that stay, since something else is in them."""
         self._stage = STAGE + secrets.token_hex(8)
         self._stage_fd = -1
-        self._owners: dict[str, tuple[int, int]] = {}
-        """Whose the replaced files were."""
+        self._aside: list[tuple[str, str, Stamp]] = []
+        """What was replaced: its path, its name in the stage, and when it was written last."""
         self._undo: list[Callable[[], None]] = []
+        """Ways back. Each is noted before its step, which may be broken off at any point."""
 
     def run(self) -> None:
-        """CopyFailed if a step fails; then everything is as it was before."""
+        """CopyFailed if a step fails, ApplyRefused if somebody else writes what is to be replaced;
+        then everything is as it was before.
+        """
         try:
-            os.mkdir(self._stage, 0o700, dir_fd=self._tree.fd)
-            self._stage_fd = os.open(self._stage, FOLDER, dir_fd=self._tree.fd)
-        except OSError as exc:
-            raise CopyFailed(f"{self._tree.path} cannot be written: {exc.strerror}") from exc
-        try:
+            self._open_stage()
             self._all_steps()
+            self._check_aside()
         except OSError as exc:
             self._take_back()
             raise CopyFailed(
@@ -73,8 +76,16 @@ class Work:
             self._take_back()
             raise
         finally:
-            os.close(self._stage_fd)
-        shutil.rmtree(self._stage, dir_fd=self._tree.fd, ignore_errors=True)
+            if self._stage_fd >= 0:
+                os.close(self._stage_fd)
+        self._clear()
+
+    def _open_stage(self) -> None:
+        try:
+            os.mkdir(self._stage, 0o700, dir_fd=self._tree.fd)
+            self._stage_fd = os.open(self._stage, FOLDER, dir_fd=self._tree.fd)
+        except OSError as exc:
+            raise CopyFailed(f"{self._tree.path} cannot be written: {exc.strerror}") from exc
 
     def _take_back(self) -> None:
         try:
@@ -85,7 +96,22 @@ class Work:
                 f"a step failed, and so did taking the steps before it back ({exc.strerror}): "
                 f"what {self._tree.path} held before is in {self._tree.path / self._stage}"
             ) from exc
-        shutil.rmtree(self._stage, dir_fd=self._tree.fd, ignore_errors=True)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove the stage, also if it is asked to stop in the middle of that."""
+        remove = partial(shutil.rmtree, self._stage, dir_fd=self._tree.fd, ignore_errors=True)
+        try:
+            remove()
+        except KeyboardInterrupt:
+            remove()
+            raise
+
+    def _moved(self, path: str) -> ApplyRefused:
+        return ApplyRefused(
+            f"{shown(path)} was changed by somebody else while the changes were applied, so none "
+            f"was: {self._tree.path} is as it was before; look at that file, then apply again"
+        )
 
     def _all_steps(self) -> None:
         steps = list(enumerate(self._changes.changes))
@@ -94,7 +120,7 @@ class Work:
                 self._write(change, f"new-{number}")
         for number, change in steps:
             if change.old.kind in ("file", "symlink") and not only_mode(change):
-                self._set_aside(change, f"old-{number}")
+                self._set_aside(change, number)
         for _, change in reversed(steps):  # what is in a directory goes before it
             if change.old.kind == "dir" and change.new.kind != "dir":
                 self._remove_folder(change.path)
@@ -105,8 +131,10 @@ class Work:
             elif change.new.kind == "dir":
                 if self._make_folder(change.path):
                     modes.append(change)
-            elif change.new.kind != "absent":
-                self._put(change.path, f"new-{number}")
+            elif change.new.kind != "absent" and not _replaces(change):
+                with self._tree.parent(change.path) as (folder, name):
+                    self._give(f"new-{number}", *_owner(folder))
+                    self._put(change, number, folder, name)
         for change in reversed(modes):
             self._set_mode(change)
 
@@ -124,50 +152,66 @@ class Work:
         finally:
             os.close(source)
 
-    def _set_aside(self, change: Change, name: str) -> None:
-        """Keep what is there; where a file will replace it, it is not missing in between."""
-        with self._tree.parent(change.path) as (folder, old):
-            status = os.stat(old, dir_fd=folder, follow_symlinks=False)
-            self._owners[change.path] = (status.st_uid, status.st_gid)
-            linked = False
-            if change.new.kind == "file":
-                try:
-                    os.link(
-                        old, name, src_dir_fd=folder, dst_dir_fd=self._stage_fd,
-                        follow_symlinks=False,
-                    )  # fmt: skip
-                    linked = True
-                except OSError:
-                    pass  # not every filesystem has such links, nor may everybody make them
-            if not linked:
-                os.rename(old, name, src_dir_fd=folder, dst_dir_fd=self._stage_fd)
-        self._undo.append(partial(self._restore, change.path, name))
+    def _set_aside(self, change: Change, number: int) -> None:
+        """Move away what is there, put what replaces it in its place, and then look at it.
+
+        Looked at before, it could still change; and it must not be missing while it is read.
+        """
+        name = f"old-{number}"
+        with self._tree.parent(change.path) as (folder, there):
+            try:
+                status = os.stat(there, dir_fd=folder, follow_symlinks=False)
+                if _replaces(change):
+                    self._give(f"new-{number}", status.st_uid, status.st_gid)
+                self._undo.append(partial(self._restore, change.path, name))
+                os.rename(there, name, src_dir_fd=folder, dst_dir_fd=self._stage_fd)
+            except FileNotFoundError as exc:
+                raise self._moved(change.path) from exc
+            if _replaces(change):
+                self._put(change, number, folder, there)
+        stamp = _stamp(self._stage_fd, name)
+        if state_of(self._stage_fd, name) != change.old:
+            raise self._moved(change.path)
+        self._aside.append((change.path, name, stamp))
+
+    def _check_aside(self) -> None:
+        """Whoever had a file open before it was moved away can still write to it."""
+        for path, name, stamp in self._aside:
+            if _stamp(self._stage_fd, name) != stamp:
+                raise self._moved(path)
 
     def _restore(self, path: str, name: str) -> None:
-        with self._tree.parent(path) as (folder, old):
-            os.rename(name, old, src_dir_fd=self._stage_fd, dst_dir_fd=folder)
+        if not _is_there(self._stage_fd, name):
+            return  # it never came to that
+        with self._tree.parent(path) as (folder, there), suppress(FileExistsError):
+            _place(name, self._stage_fd, there, folder)  # or somebody has saved a newer one
 
-    def _put(self, path: str, name: str) -> None:
-        with self._tree.parent(path) as (folder, new):
-            uid, gid = self._owners.get(path) or _owner(folder)
-            _give(name, self._stage_fd, uid, gid)
-            os.rename(name, new, src_dir_fd=self._stage_fd, dst_dir_fd=folder)
-        self._undo.append(partial(self._unlink, path))
+    def _put(self, change: Change, number: int, folder: int, name: str) -> None:
+        self._undo.append(partial(self._unput, change))
+        try:
+            _place(f"new-{number}", self._stage_fd, name, folder)
+        except FileExistsError as exc:
+            raise self._moved(change.path) from exc
 
-    def _unlink(self, path: str) -> None:
-        with self._tree.parent(path) as (folder, name):
-            os.unlink(name, dir_fd=folder)
+    def _unput(self, change: Change) -> None:
+        with self._tree.parent(change.path) as (folder, name), suppress(FileNotFoundError):
+            now = state_of(folder, name)
+            if now.model_copy(update={"mode": change.new.mode}) == change.new:
+                os.unlink(name, dir_fd=folder)  # otherwise it is somebody else's by now
+
+    def _give(self, name: str, uid: int, gid: int) -> None:
+        _give(name, self._stage_fd, uid, gid)
 
     def _remove_folder(self, path: str) -> None:
         if path in self._kept:
             return
         with self._tree.parent(path) as (folder, name):
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            self._undo.append(partial(self._remake_folder, path, status))
             os.rmdir(name, dir_fd=folder)
-        self._undo.append(partial(self._remake_folder, path, status))
 
     def _remake_folder(self, path: str, status: os.stat_result) -> None:
-        with self._tree.parent(path) as (folder, name):
+        with self._tree.parent(path) as (folder, name), suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=folder)
             _give(name, folder, status.st_uid, status.st_gid)
             os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=folder)
@@ -175,18 +219,21 @@ class Work:
     def _make_folder(self, path: str) -> bool:
         """False if there is one already, which then stays as it is."""
         with self._tree.parent(path) as (folder, name):
-            try:
-                os.mkdir(name, 0o700, dir_fd=folder)
-            except FileExistsError:
+            if _is_there(folder, name):
                 os.close(os.open(name, FOLDER, dir_fd=folder))  # or it is something else
                 return False
             self._undo.append(partial(self._unmake_folder, path))
+            os.mkdir(name, 0o700, dir_fd=folder)
             _give(name, folder, *_owner(folder))
         return True
 
     def _unmake_folder(self, path: str) -> None:
-        with self._tree.parent(path) as (folder, name):
-            os.rmdir(name, dir_fd=folder)
+        with self._tree.parent(path) as (folder, name), suppress(FileNotFoundError):
+            try:
+                os.rmdir(name, dir_fd=folder)
+            except OSError as exc:
+                if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise  # otherwise somebody else has put something there
 
     def _set_mode(self, change: Change) -> None:
         with self._tree.parent(change.path) as (folder, name):
@@ -194,14 +241,51 @@ class Work:
             fd = os.open(name, flags, dir_fd=folder)
             try:
                 old = stat.S_IMODE(os.fstat(fd).st_mode)
+                self._undo.append(partial(self._restore_mode, change.path, old))
                 os.fchmod(fd, change.new.mode)
             finally:
                 os.close(fd)
-        self._undo.append(partial(self._restore_mode, change.path, old))
 
     def _restore_mode(self, path: str, mode: int) -> None:
         with self._tree.parent(path) as (folder, name):
             os.chmod(name, mode, dir_fd=folder)
+
+
+def _replaces(change: Change) -> bool:
+    """Whether something takes the place of a file in one step, so that it is hardly missing."""
+    return (
+        change.old.kind in ("file", "symlink")
+        and change.new.kind in ("file", "symlink")
+        and not only_mode(change)
+    )
+
+
+def _place(name: str, stage: int, place: str, folder: int) -> None:
+    """Out of the stage to its place; FileExistsError if something is there by now."""
+    try:
+        os.link(name, place, src_dir_fd=stage, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except (OSError, NotImplementedError):
+        # Not every filesystem has such links, nor for everything, nor may everybody make them.
+        if _is_there(folder, place):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), place) from None
+        os.rename(name, place, src_dir_fd=stage, dst_dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=stage)
+
+
+def _is_there(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _stamp(folder: int, name: str) -> Stamp:
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _owner(folder: int) -> tuple[int, int]:

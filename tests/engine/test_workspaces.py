@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
 from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.file_lock import file_lock
+from orchestrator.domain.events import Event
 from orchestrator.domain.result import ChangedFile, RunResult
 from orchestrator.domain.task import Task
-from orchestrator.errors import ApplyRefused, MountRefused
-from tests.engine.harness import Harness, bash
+from orchestrator.errors import ApplyRefused, MountRefused, OperatorError
+from tests.engine.harness import Harness, Steps, bash
 
 PATIENCE = 170
+
+Turn = Awaitable[RunResult]
 
 
 @pytest.fixture
 def harness(runtime: DockerRuntime, image: str, tmp_path: Path) -> Harness:
     return Harness(runtime, image, tmp_path)
+
+
+@pytest.fixture
+async def in_session(harness: Harness, project: Path) -> AsyncIterator[Callable[[str], Turn]]:
+    """A call to one session that goes on with its copy of the project, and does what it is told."""
+    steps: Steps = [
+        {"tool": "Bash", "input": {"command": "{last_user_text}"}},
+        {"text": "{last_tool_result}"},
+    ]
+    service = harness.service(steps, each_task=True, session=True, workspace="copy")
+
+    async def turn(command: str) -> RunResult:
+        task = Task(agent="worker", prompt=command, workspace=project)
+        with anyio.fail_after(PATIENCE):
+            result = await service.run(task, harness.events.append)
+        assert result.status == "completed", result
+        return result
+
+    async with harness.sessions:
+        yield turn
+    for row in await harness.sessions.list():
+        await harness.sessions.remove(row.key)
 
 
 @pytest.fixture
@@ -87,6 +115,125 @@ async def test_a_tree_that_has_moved_is_not_touched(harness: Harness, project: P
         harness.copies.apply(result.run_id, dry_run=False)
     assert not (project / "other").exists()
     assert (project / "greeting.txt").read_text() == "mine\n"
+
+
+async def test_a_session_goes_on_from_what_was_applied_of_it(
+    harness: Harness, project: Path, in_session: Callable[[str], Turn]
+) -> None:
+    first = await in_session("echo 1 > greeting.txt; mkdir d; echo 1 > d/new; rm old.bin")
+    harness.copies.apply(first.run_id, dry_run=False)
+    second = await in_session("echo 2 > greeting.txt; echo 2 > d/new; echo back > old.bin")
+    assert {file.path: file.change for file in second.changed_files} == {
+        "greeting.txt": "modified",
+        "d/new": "modified",
+        "old.bin": "added",
+    }
+    assert "-1\n+2\n" in second.patch
+    harness.copies.apply(second.run_id, dry_run=False)
+    third = await in_session("rm -r d; echo 3 > greeting.txt")
+    assert third.changed_files == (
+        ChangedFile(path="d/new", change="deleted"),
+        ChangedFile(path="greeting.txt", change="modified"),
+    )
+    harness.copies.apply(third.run_id, dry_run=False)
+    assert (project / "greeting.txt").read_text() == "3\n"
+    assert not (project / "d").exists()
+    assert (await in_session("true")).changed_files == ()
+    with pytest.raises(ApplyRefused, match=r"greeting\.txt has changed since"):
+        harness.copies.apply(second.run_id, dry_run=False)
+    assert (project / "greeting.txt").read_text() == "3\n"
+
+
+async def test_turns_of_a_session_are_applied_one_after_another_however_late(
+    harness: Harness, project: Path, in_session: Callable[[str], Turn]
+) -> None:
+    turns = [await in_session(f"echo {n} > greeting.txt; echo {n} > new{n}") for n in (1, 2)]
+    elsewhere = project.parent / "elsewhere"
+    shutil.copytree(project, elsewhere)
+    harness.copies.apply(turns[0].run_id, to=elsewhere, dry_run=False)
+    for number, turn in enumerate(turns, 1):
+        assert not harness.copies.apply(turn.run_id, dry_run=True).already
+        harness.copies.apply(turn.run_id, dry_run=False)
+        assert (project / "greeting.txt").read_text() == f"{number}\n"
+    assert (await in_session("true")).changed_files == ()
+
+
+async def test_what_is_applied_while_a_session_works_counts_for_what_it_hands_back(
+    harness: Harness, project: Path, in_session: Callable[[str], Turn]
+) -> None:
+    first = await in_session("echo 1 > greeting.txt")
+    listen = harness.events.append
+
+    class Applying(list[Event]):
+        def append(self, event: Event) -> None:
+            if event.kind == "tool_result":
+                harness.copies.apply(first.run_id, dry_run=False)
+            listen(event)
+
+    harness.events = Applying()
+    second = await in_session("echo 2 > greeting.txt")
+    assert "-1\n+2\n" in second.patch
+    harness.copies.apply(second.run_id, dry_run=False)
+    assert (project / "greeting.txt").read_text() == "2\n"
+
+
+async def test_only_one_process_at_a_time_applies_what_a_session_changed(
+    harness: Harness,
+    project: Path,
+    in_session: Callable[[str], Turn],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = await in_session("echo 1 > greeting.txt")
+    handed = harness.copies.kept.handed(first.run_id)
+    assert handed is not None
+    monkeypatch.setattr("orchestrator.engine.copies.LOCK_SECONDS", -1.0)
+    snapshots = project.parent.parent / "snapshots"
+    with (
+        file_lock(snapshots / f"{handed.container}.lock", 0.0, lambda: None),
+        pytest.raises(OperatorError, match="has been locked by another process"),
+    ):
+        harness.copies.apply(first.run_id, dry_run=False)
+    assert (project / "greeting.txt").read_text() == "hello\n"
+    harness.copies.apply(first.run_id, dry_run=False)
+    assert (project / "greeting.txt").read_text() == "1\n"
+    assert [path.suffix for path in snapshots.iterdir()] == [".json"]
+
+
+async def test_a_session_whose_files_were_changed_here_says_how_to_get_a_new_copy(
+    harness: Harness, project: Path, in_session: Callable[[str], Turn]
+) -> None:
+    (project / "greeting.txt").write_text("hello\n")
+    first = await in_session("echo 1 > greeting.txt")
+    (project / "greeting.txt").write_text("mine\n")
+    with pytest.raises(ApplyRefused, match=r"--session new.*orchestrator sessions rm"):
+        harness.copies.apply(first.run_id, dry_run=False)
+    # Made by hand what the agent has made, it is noted as applied.
+    (project / "greeting.txt").write_text("1\n")
+    assert harness.copies.apply(first.run_id, dry_run=False).already
+    second = await in_session("echo 2 > greeting.txt")
+    harness.copies.apply(second.run_id, dry_run=False)
+    assert (project / "greeting.txt").read_text() == "2\n"
+
+
+async def test_the_patch_of_a_result_is_one_that_git_takes_or_it_is_not_there(
+    harness: Harness, project: Path
+) -> None:
+    (project / "windows.txt").write_bytes(b"one\r\ntwo\r\n")
+    result = await work(
+        harness, project, "printf 'one\\r\\nTWO\\r\\n' > windows.txt", workspace="copy"
+    )
+    assert "-two\r\n+TWO\r\n" in result.patch
+    await anyio.run_process(("git", "apply"), cwd=project, input=result.patch.encode())
+    assert (project / "windows.txt").read_bytes() == b"one\r\nTWO\r\n"
+
+    result = await work(harness, project, "printf 'caf\\351\\n' > latin1.txt", workspace="copy")
+    assert (result.status, result.patch) == ("completed", "")
+    assert b"+caf\xe9\n" in harness.copies.patch(result.run_id)
+    (told,) = [event.text for event in harness.events if event.kind == "warning"]
+    assert told == (
+        "the patch is not in the result, since it is not UTF-8; "
+        f"`orchestrator show {result.run_id} --patch` prints it"
+    )
 
 
 async def test_changes_are_handed_back_of_a_run_that_failed(

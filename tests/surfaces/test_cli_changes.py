@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -153,6 +154,50 @@ def test_changes_can_be_applied_to_another_directory(
         assert why in capsys.readouterr().err
 
 
+def test_a_project_that_holds_its_agents_is_changed_and_they_are_not(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = """\
+steps:
+  - tool: Bash
+    input: {command: "%s"}
+  - text: done
+"""
+    project.agent("good", script % "echo new > notes.txt", FIELDS)
+    project.agent("bad", script % "echo new > more.txt; echo x >> agents/good/agent.md", FIELDS)
+    worse = "echo x > orchestrator.yaml; mkdir Agents; echo x > Agents/x"
+    project.agent("worse", script % worse, FIELDS)
+
+    def changed(agent: str) -> str:
+        assert run("run", agent, "x", "--workspace", ".", "--json") == 0
+        run_id = json.loads(capsys.readouterr().out)["run_id"]
+        assert isinstance(run_id, str)
+        return run_id
+
+    run_id = changed("good")
+    for options in (("--dry-run",), ()):
+        assert run("apply", run_id, *options) == 0
+    assert (project.path / "notes.txt").read_text() == "new\n"
+    capsys.readouterr()
+
+    run_id = changed("bad")
+    for options in (("--dry-run",), ()):
+        assert run("apply", run_id, *options) == 5
+        said = capsys.readouterr().err
+        assert f"agents/good/agent.md belongs to the orchestrator's own {project.path}/agents" in (
+            said
+        )
+        assert "more.txt" not in said
+    assert not (project.path / "more.txt").exists()
+
+    run_id = changed("worse")
+    assert run("apply", run_id) == 5
+    said = capsys.readouterr().err
+    for place in ("Agents", "Agents/x", "orchestrator.yaml"):  # on a Mac, case does not count
+        assert f"\n  {place} belongs to the orchestrator's own" in said
+    assert sorted(path.name for path in project.path.iterdir()) == ["agents", "notes.txt"]
+
+
 def test_a_tree_that_has_moved_is_left_alone_and_the_conflict_is_named(
     run_id: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +214,48 @@ def test_a_tree_that_has_moved_is_left_alone_and_the_conflict_is_named(
         assert tree(data) == before
     assert run("apply", run_id, "--json") == 5
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "apply_refused"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_apply_that_is_told_to_end_takes_back_what_it_has_done(
+    run_id: str, data: Path, monkeypatch: pytest.MonkeyPatch, sign: signal.Signals
+) -> None:
+    before, handler, real = tree(data), signal.getsignal(sign), os.rename
+    renamed: list[object] = []
+
+    def rename(*args: object, **options: object) -> None:
+        real(*args, **options)  # type: ignore[arg-type]
+        renamed.append(args[0])
+        if len(renamed) == 2:
+            os.kill(os.getpid(), sign)
+            os.kill(os.getpid(), signal.SIGTERM)  # somebody is impatient
+
+    monkeypatch.setattr(os, "rename", rename)
+    assert run("apply", run_id) != 0
+    monkeypatch.undo()
+    assert len(renamed) == 2
+    assert tree(data) == before
+    assert signal.getsignal(sign) == handler
+
+
+def test_a_patch_that_is_no_text_is_printed_as_it_is_and_not_as_json(
+    project: Project, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    script = """\
+steps:
+  - tool: Bash
+    input: {command: "printf 'caf\\\\351\\\\n' > greeting.txt"}
+  - text: done
+"""
+    project.agent("latin", script, FIELDS)
+    assert run("run", "latin", "x", "--workspace", "data", "--json") == 0
+    said = json.loads(capfdbinary.readouterr().out)
+    assert said["patch"] == ""
+    assert run("show", said["run_id"], "--patch") == 0
+    assert b"-hello\n+caf\xe9\n" in capfdbinary.readouterr().out
+    assert run("show", said["run_id"], "--patch", "--json") == 5
+    error = json.loads(capfdbinary.readouterr().out)["error"]
+    assert "print it without --json" in error["message"]
 
 
 def test_a_run_that_is_not_there_or_changed_nothing_is_told(

@@ -34,6 +34,8 @@ async def stage(tmp_path_factory: pytest.TempPathFactory, image: str) -> AsyncIt
         stage.add_agent(
             "edit", *EDITS, workspace="copy", permissions=allow, allowed_callers=everybody
         )
+        link = {"tool": "Bash", "input": {"command": "ln -s .git/hooks hooks"}}
+        stage.add_agent("link", link, {"text": "linked"}, workspace="copy", permissions=allow)
         stage.add_agent("idle", {"text": "done"}, workspace="copy", allowed_callers=everybody)
         stage.add_agent("keep", {"text": "{user_texts}", "repeat": True}, session=True)
         yield stage
@@ -131,6 +133,19 @@ async def test_a_tree_that_has_moved_is_not_touched(client: Client, place: Path)
     }
     assert (place / "greeting.txt").read_text() == "mine\n"
     assert not (place / "added").exists()
+
+
+async def test_a_link_into_git_is_not_applied_and_what_does_it_is_named(
+    client: Client, place: Path
+) -> None:
+    ran = await call(client, "run_subagent", agent_name="link", prompt="go", workspace=str(place))
+    assert ran.structured_content is not None
+    refused = await call(client, "apply_changes", run_id=ran.structured_content["run_id"])
+    assert refused.is_error
+    assert "if you want it, apply the changes with `orchestrator apply RUN --allow-links`" in (
+        text(refused)
+    )
+    assert not (place / "hooks").is_symlink()
 
 
 async def test_nobody_applies_what_a_run_of_somebody_else_changed(

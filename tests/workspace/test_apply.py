@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -13,8 +15,8 @@ from orchestrator.errors import ApplyRefused, CopyFailed
 from orchestrator.workspace.apply import Applied, apply
 from orchestrator.workspace.changes import Changes
 from orchestrator.workspace.copies import collect, copy_in
-from orchestrator.workspace.work import STAGE
-from tests.workspace.trees import PATIENCE, LocalBox, git, make, tree
+from orchestrator.workspace.paths import STAGE
+from tests.workspace.trees import PATIENCE, LocalBox, Tree, git, make, tree
 
 FILES: dict[str, str | bytes] = {
     "a.txt": "a\n",
@@ -69,6 +71,10 @@ def set_mode(root: Path) -> None:
     (root / "b.txt").chmod(0o600)
 
 
+def edit_mode(path: Path) -> None:
+    path.chmod(0o600)
+
+
 def remove(root: Path) -> None:
     (root / "b.txt").unlink()
 
@@ -94,6 +100,10 @@ def make_parent_a_link(root: Path) -> None:
 
 def put_link_for_new_parent(root: Path) -> None:
     (root / "new").symlink_to(root.parent)
+
+
+def without_stage(root: Path) -> Tree:
+    return {path: state for path, state in tree(root).items() if not path.startswith(STAGE)}
 
 
 def identities(root: Path) -> dict[str, tuple[int, ...]]:
@@ -153,6 +163,146 @@ async def test_a_step_that_fails_takes_all_steps_before_it_back(
     assert tree(root) == before
 
 
+def save(path: Path) -> None:
+    path.write_text("the user's\n")
+
+
+def save_as_editors_do(path: Path) -> None:
+    (path.parent / "scratch").write_text("the user's\n")
+    (path.parent / "scratch").rename(path)
+
+
+def save_and_set_the_time_back(path: Path) -> None:
+    before = path.stat()
+    path.write_text("?\n")  # as long as it was
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def at_call(
+    monkeypatch: pytest.MonkeyPatch, step: str, nth: int, meanwhile: Callable[[], None]
+) -> None:
+    """Let something happen before the nth call of a function of `os`, and not again."""
+    real, calls = getattr(os, step), 0
+
+    def called(*args: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            meanwhile()
+        return real(*args, **options)
+
+    monkeypatch.setattr(os, step, called)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "dir/c.txt", "gone/e.txt"])
+@pytest.mark.parametrize(
+    "saving", [save, save_as_editors_do, save_and_set_the_time_back, Path.unlink, edit_mode]
+)
+async def test_what_is_saved_after_it_was_looked_at_is_not_lost(
+    root: Path,
+    copy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    saving: Callable[[Path], None],
+) -> None:
+    changes = await changed(root, copy, everything)
+    saved: list[Tree] = []
+
+    def meanwhile() -> None:
+        saving(root / name)
+        saved.append(without_stage(root))
+
+    at_call(monkeypatch, "symlink", 1, meanwhile)  # written with all that is new, before any step
+    with pytest.raises(ApplyRefused, match=f"{name} was changed by somebody else"):
+        apply(changes, root)
+    assert [tree(root)] == saved
+
+
+@pytest.mark.parametrize("name", ["a.txt", "link", "new/deep/file", "dir/moved.txt"])
+@pytest.mark.parametrize("links", [True, False])
+async def test_what_is_saved_where_something_new_goes_is_not_overwritten(
+    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, name: str, links: bool
+) -> None:
+    changes = await changed(root, copy, everything)
+    before = tree(root)
+    real = os.link
+    saved = False
+
+    def link(source: str, target: str, **options: Any) -> None:
+        nonlocal saved
+        if not saved and target == Path(name).name:
+            saved = True
+            save(root / name)
+        if not links:
+            raise PermissionError(1, "Operation not permitted")  # as FAT says
+        real(source, target, **options)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(ApplyRefused, match=f"{name} was changed by somebody else"):
+        apply(changes, root)
+    assert (root / name).read_text() == "the user's\n"
+    after = tree(root)
+    for path in (name, "new/deep", "new"):  # a directory with their file in it stays
+        after.pop(path, None)
+        before.pop(path, None)
+    assert after == before
+
+
+async def test_what_is_written_to_a_file_that_was_open_is_not_lost(
+    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = await changed(root, copy, everything)
+    before = tree(root)
+    with (root / "a.txt").open("ab", buffering=0) as file:
+
+        def meanwhile() -> None:
+            file.write(b"more\n")
+
+        at_call(monkeypatch, "rmdir", 1, meanwhile)
+        with pytest.raises(ApplyRefused, match=r"a\.txt was changed by somebody else"):
+            apply(changes, root)
+    assert tree(root) == {**before, "a.txt": ("file", 0o644, b"a\nmore\n")}
+
+
+async def test_what_is_saved_over_a_change_outlives_that_the_change_is_taken_back(
+    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = await changed(root, copy, everything)
+    before = tree(root)
+
+    def meanwhile() -> None:
+        save_as_editors_do(root / "a.txt")
+        raise OSError(28, "No space left on device")
+
+    at_call(monkeypatch, "rmdir", 1, meanwhile)
+    with pytest.raises(CopyFailed, match="No space left"):
+        apply(changes, root)
+    assert tree(root) == {**before, "a.txt": ("file", 0o644, b"the user's\n")}
+
+
+@pytest.mark.parametrize("step", ["mkdir", "rename", "link", "unlink", "rmdir", "fchmod", "stat"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 5, 8])
+async def test_an_apply_that_is_broken_off_does_all_of_it_or_nothing(
+    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, step: str, nth: int
+) -> None:
+    changes = await changed(root, copy, everything)
+    before, real, calls = tree(root), getattr(os, step), 0
+
+    def interrupted(*args: object, **options: object) -> object:
+        nonlocal calls
+        result = real(*args, **options)
+        calls += 1
+        if calls == nth:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(os, step, interrupted)
+    with suppress(KeyboardInterrupt):
+        apply(changes, root)
+    monkeypatch.undo()
+    assert tree(root) in (before, tree(copy))
+
+
 async def test_a_directory_that_holds_more_than_was_copied_stays(root: Path, copy: Path) -> None:
     make(root, {".gitignore": "*.log\n", "gone/run.log": "not copied\n"})
     changes = await changed(root, copy, everything, gitignore=True)
@@ -161,11 +311,20 @@ async def test_a_directory_that_holds_more_than_was_copied_stays(root: Path, cop
     assert apply(changes, root).already
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "dir/../../outside", "dir/../x"])
-async def test_a_link_that_may_lead_out_needs_a_word(root: Path, copy: Path, target: str) -> None:
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("/etc/passwd", "../outside", "dir/../../outside", "dir/../x"),
+        *(".git", ".git/hooks", "./dir/.GIT/config", "GIT~1/hooks", ".g\u200cit/hooks", ".git ./x"),
+    ],
+)
+async def test_a_link_that_may_lead_out_or_to_git_needs_a_word(
+    root: Path, copy: Path, target: str
+) -> None:
     changes = await changed(root, copy, lambda it: (it / "link").symlink_to(target))
-    with pytest.raises(ApplyRefused, match="leads out of the directory"):
+    with pytest.raises(ApplyRefused, match=r"out of the directory or into a \.git") as refused:
         apply(changes, root)
+    assert "`orchestrator apply RUN --allow-links`" in str(refused.value)
     apply(changes, root, allow_links=True)
     assert os.readlink(root / "link") == target
 
@@ -184,6 +343,15 @@ async def test_what_is_new_belongs_to_whoever_owns_the_directory(root: Path, cop
     }
     assert owners.pop("a.txt") == (77, 88)
     assert set(owners.values()) == {(1234, 4321)}
+
+
+async def test_what_an_apply_left_that_was_killed_is_not_copied(root: Path, copy: Path) -> None:
+    make(root, {f"{STAGE}0123/old-0": "before\n", f"dir/{STAGE}4567/old-0": "before\n"})
+    with anyio.fail_after(PATIENCE):
+        snapshot = await copy_in(LocalBox(), root, target=str(copy))
+    assert sorted(path for path in tree(copy) if "orchestrator" in path) == []
+    (warning,) = snapshot.warnings
+    assert warning.endswith(f"when it was killed: {STAGE}0123, dir/{STAGE}4567")
 
 
 async def test_set_user_id_is_not_taken_over(root: Path, copy: Path) -> None:

@@ -11,7 +11,12 @@ import pytest
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import WORKSPACE, Launch
 from orchestrator.workspace.copies import copy_in
-from orchestrator.workspace.git_config import read_config, safe_config, without_credentials
+from orchestrator.workspace.git_config import (
+    read_config,
+    safe_config,
+    without_any_credentials,
+    without_credentials,
+)
 from tests.workspace.trees import PATIENCE, LocalBox, git, make, repository, tree
 
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/home/agent"}
@@ -117,6 +122,65 @@ async def test_nothing_of_a_git_directory_that_could_act_is_copied(
     assert "evil" not in text
     assert "touch" not in text
     assert not os.path.lexists(copy / ".git/refs/heads/evil")
+    assert git(copy, "status", "--porcelain") == ""
+
+
+async def test_no_password_that_git_was_called_with_is_copied(
+    project: Path, tmp_path: Path, copy: Path
+) -> None:
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(project), str(clone))
+    make(project, {"a.txt": "newer\n"})
+    git(project, "commit", "-q", "-a", "-m", "second")
+    address = f"file://me:s3cr3t@localhost{project}"  # git 2.39 notes the whole of it
+    git(clone, "pull", "-q", address, "main")
+    git(clone, "remote", "add", "other", address)
+    git(clone, "config", "branch.main.remote", address)
+    git(clone, "config", f"remote.{address}.fetch", "refs/heads/main")
+    make(clone, {"a.txt": "stashed\n"})
+    git(clone, "stash", "push", "-q", "-m", "work in progress")
+    make(clone, {".git/MERGE_MSG": f"Merge {address}\n"})
+    assert "s3cr3t" in (clone / ".git/logs/HEAD").read_text()
+    with anyio.fail_after(PATIENCE):
+        snapshot = await copy_in(LocalBox(), clone, target=str(copy))
+    assert snapshot.warnings == ()
+    for path in (copy / ".git").rglob("*"):
+        assert not path.is_file() or b"s3cr3t" not in path.read_bytes(), path
+    told = git(copy, "reflog", "--format=%gs")
+    assert told.splitlines()[1] == f"pull -q file://localhost{project} main: Fast-forward"
+    assert git(copy, "stash", "list") == "stash@{0}: On main: work in progress\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (b"pull https://me:pw@host/x: Fast-forward\n", b"pull https://host/x: Fast-forward\n"),
+        (b"clone: from https://tok%40en@host:8443/x\r\n", b"clone: from https://host:8443/x\r\n"),
+        (b"https://me:p@ss@host?token=x a", b"https://host a"),
+        (b"fetch https://a:b@c,https://d:e?f@g/h?i", b"fetch https://c,https://g/h"),
+        (b"ssh://git:pw@host/a@b", b"ssh://host/a@b"),
+        (b"A U Thor <me@example.org> 1 +0000\tcommit: a?b", None),
+        (b"merge feature://", None),
+        (b"", None),
+    ],
+)
+def test_a_text_without_what_lets_somebody_in(text: bytes, clean: bytes | None) -> None:
+    assert without_any_credentials(text) == (text if clean is None else clean)
+
+
+def test_a_text_that_is_all_addresses_is_looked_through_in_one_go() -> None:
+    assert without_any_credentials(b"://a" * 1_000_000) == b"://a" * 1_000_000
+    assert without_any_credentials(b"://@" * 1_000_000) == b"://" * 1_000_000
+
+
+async def test_a_reflog_that_is_too_long_to_be_looked_through_is_left_out(
+    project: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.workspace.git_dir.MAX_TEXT_BYTES", 10)
+    with anyio.fail_after(PATIENCE):
+        snapshot = await copy_in(LocalBox(), project, target=str(copy))
+    assert "too long to be looked through for passwords" in snapshot.warnings[0]
+    assert not (copy / ".git/logs/HEAD").exists()
     assert git(copy, "status", "--porcelain") == ""
 
 
