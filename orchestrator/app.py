@@ -143,7 +143,7 @@ def open_retention(settings: Settings) -> Iterator[Retention]:
 
 def open_copies(settings: Settings) -> Copies:
     """What agents did to their copies; needs no engine."""
-    return Copies(settings.state_dir / CHANGES, mount_policy(settings, "unix://"))
+    return Copies(settings.state_dir / CHANGES, mount_policy(settings))
 
 
 def _ca_certificates(environ: Mapping[str, str]) -> str:
@@ -189,8 +189,8 @@ async def open_runtime(
         engine.close()
 
 
-def mount_policy(settings: Settings, address: str) -> MountPolicy:
-    """What containers of the engine at this address may be shown."""
+def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
+    """What containers of the engine at this address may be shown; without one, of this machine."""
     return MountPolicy(
         roots=settings.allowed_roots,
         home=settings.home,
@@ -201,7 +201,7 @@ def mount_policy(settings: Settings, address: str) -> MountPolicy:
             for socket in (address, *settings.engine_candidates)
             if socket.startswith("unix://")
         ),
-        engine_is_local=address.startswith("unix://"),
+        engine_is_local=not address or address.startswith("unix://"),
     )
 
 

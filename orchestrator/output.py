@@ -40,6 +40,15 @@ FENCE = "```"
 FENCE_LINE = 40
 """How long the line may be that opens one."""
 
+SLOW = frozenset(("pattern", "patternProperties", "uniqueItems"))
+"""Keywords that can take for ever to check, by accident or because somebody has made it so."""
+
+QUICK_CHARS = 16 * 1024
+"""An answer of no more than this is compared soon, with a schema that has nothing slow in it."""
+
+NO_SCHEMA = frozenset(("const", "default", "enum", "examples"))
+"""Keywords whose values are values, whatever they look like."""
+
 _BRACKET = re.compile(r"[{\[]")
 
 
@@ -61,7 +70,12 @@ def check_schema(schema: Mapping[str, object]) -> str | None:
     except SchemaError as exc:
         where = "/".join(str(part) for part in exc.absolute_path)
         return f"{where}: {exc.message}" if where else exc.message
-    return None
+    return _dangling(dict(schema))
+
+
+def may_be_slow(text: str, schema: Mapping[str, object] | None) -> bool:
+    """Whether to read an answer may take longer than anybody should wait for."""
+    return schema is not None and (len(text) > QUICK_CHARS or _has_slow(schema))
 
 
 def read_answer(text: str, schema: Mapping[str, object] | None) -> Answer:
@@ -172,6 +186,52 @@ def _is_whole(text: str) -> bool:
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
+
+
+def _has_slow(schema: object) -> bool:
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            if not SLOW.isdisjoint(part):
+                return True
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return False
+
+
+def _dangling(schema: dict[str, object]) -> str | None:
+    """What a $ref leads to that is not in the schema; nothing is fetched from anywhere."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    registry: Registry[Any] = Registry()
+    resource = DRAFT202012.create_resource(schema)
+    resolver = registry.with_resource("", resource).resolver()
+    for ref in _references(schema):
+        try:
+            resolver.lookup(ref)
+        except Unresolvable:
+            return f"$ref leads to {_short(ref)!r}, which is not in the schema; add it there"
+    return None
+
+
+def _references(value: object) -> Iterator[str]:
+    """Every $ref of a schema; of one with parts that have an $id of their own, none."""
+    waiting, found = [value], []
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            if part is not value and isinstance(part.get("$id"), str):
+                return
+            if isinstance(part.get("$ref"), str):
+                found.append(part["$ref"])
+            waiting += [item for key, item in part.items() if key not in NO_SCHEMA]
+    yield from found
 
 
 def _violations(value: Any, schema: Mapping[str, object]) -> tuple[str, ...]:

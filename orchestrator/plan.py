@@ -27,6 +27,7 @@ from orchestrator.domain.task import Task
 from orchestrator.domain.variables import expand, variables
 from orchestrator.errors import MountRefused
 from orchestrator.runners import claude_launch
+from orchestrator.workspace.copies import COLLECT_SECONDS
 
 SHM_BYTES = 64 * MIB
 
@@ -154,6 +155,7 @@ def _lifetime(agent: AgentSpec, timeout: float) -> float:
         return KEPT_SECONDS
     waiting = WAITING_SECONDS if agent.warm else 0.0
     waiting += agent.ask.patience_seconds if agent.may_wait else 0.0
+    waiting += COLLECT_SECONDS if agent.workspace.mode == "copy" else 0.0
     # Of the agent's time, not of the task's: spares are made before anybody asks for less.
     mine = agent.timeout_ms / 1000 if agent.warm else timeout
     return min(KEPT_SECONDS, mine + waiting + GRACE_SECONDS)

@@ -16,7 +16,6 @@ TEMPLATE = AgentSpec(
     network=Network(mode="allow", allow=("example.org",)),
     session=Session(keep=True),
     max_turns=20,
-    warm=2,
 )
 
 
@@ -37,7 +36,11 @@ def test_a_template_can_be_made_smaller() -> None:
     assert (made.max_turns, made.model, made.prompt) == (5, "haiku", "You help.\n\nDo it well.")
     assert (made.network, made.resources) == (TEMPLATE.network, TEMPLATE.resources)
     assert not made.session.keep
-    assert made.warm == 0
+
+
+def test_what_is_made_of_a_template_has_no_spares() -> None:
+    template = AgentSpec(name="a", description="b", permissions=TEMPLATE.permissions, warm=2)
+    assert narrowed(template, wish("Read")).warm == 0
 
 
 def test_and_never_larger() -> None:

@@ -16,6 +16,7 @@ from orchestrator.output import (
     check_schema,
     feedback,
     instruction,
+    may_be_slow,
     read_answer,
 )
 
@@ -82,6 +83,39 @@ def test_a_reference_out_of_the_schema_is_never_fetched() -> None:
     schema: dict[str, object] = {"$ref": "http://127.0.0.1:9/schema.json"}
     (error,) = read_answer("{}", schema).errors
     assert "refers to something that is not in it" in error
+
+
+@pytest.mark.parametrize(
+    ("schema", "slow"),
+    [
+        (None, False),
+        ({"type": "object", "properties": {"n": {"type": "integer"}}}, False),
+        ({"properties": {"n": {"type": "string", "pattern": "^(a+)+$"}}}, True),
+        ({"$defs": {"x": {"uniqueItems": True}}}, True),
+    ],
+)
+def test_a_schema_that_can_take_for_ever_is_known(
+    schema: dict[str, object] | None, slow: bool
+) -> None:
+    assert may_be_slow("{}", schema) is slow
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ({"$ref": "#/$defs/a"}, "$ref leads to '#/$defs/a', which is not in the schema"),
+        ({"properties": {"x": {"items": {"$ref": "https://example.org/s"}}}}, "not in the schema"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}, None),
+        ({"$ref": "#node", "$defs": {"a": {"$anchor": "node"}}}, None),
+        ({"enum": [{"$ref": "#/nowhere"}]}, None),
+        ({"$defs": {"a": {"$id": "https://example.org/a"}}, "$ref": "https://example.org/a"}, None),
+    ],
+)
+def test_a_reference_to_nothing_is_found_before_anybody_answers(
+    schema: dict[str, object], says: str | None
+) -> None:
+    found = check_schema(schema)
+    assert (found is None) if says is None else (found is not None and says in found)
 
 
 def test_a_schema_that_is_none_is_found_out() -> None:

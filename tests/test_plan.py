@@ -12,6 +12,7 @@ from orchestrator.domain.container import MIB, Bind, User
 from orchestrator.domain.task import Task
 from orchestrator.errors import AuthorError, MountRefused
 from orchestrator.plan import Place, plan
+from orchestrator.workspace.copies import COLLECT_SECONDS
 
 AGENT = AgentSpec(name="worker", description="Works.", prompt="You work.")
 TASK = Task(agent="worker", prompt="Do it.", run_id="r1")
@@ -32,6 +33,17 @@ def test_the_safe_value_is_the_default() -> None:
     assert made.launch.env["ANTHROPIC_API_KEY"] == "token"
     assert made.launch.env["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080"
     assert made.secrets_inside == ()
+
+
+def test_a_container_outlives_all_that_its_run_may_wait_for() -> None:
+    def lifetime(**fields: object) -> float:
+        agent = AGENT.model_copy(update=fields)
+        return plan(agent, TASK, PLACE, {}, "t").container.lifetime_seconds
+
+    plain = lifetime()
+    patience = AGENT.ask.patience_seconds
+    assert lifetime(subagents=("other",)) == plain + patience  # who may ask, and be waited for
+    assert lifetime(workspace=Workspace(mode="copy")) == plain + COLLECT_SECONDS
 
 
 def test_limits_follow_the_agents_resources() -> None:

@@ -102,9 +102,10 @@ class MountPolicy(Frozen):
             raise MountRefused(f"{shown} belongs to the system (or to the engine's socket)")
         if any(self._real(socket).is_relative_to(path) for socket in self.engine_sockets):
             raise MountRefused(f"{shown} holds the socket of a container engine")
-        if path.is_relative_to(home):
-            parts = (part.casefold() for part in path.relative_to(home).parts)
-            secret = CREDENTIAL_FOLDERS.intersection(parts)
+        # A root may be somebody's home, though not ours: the orchestrator can run as another user.
+        for place in (home, *map(self._real, self.roots)):
+            below = path.relative_to(place).parts if path.is_relative_to(place) else ()
+            secret = CREDENTIAL_FOLDERS.intersection(part.casefold() for part in below)
             if secret:
                 raise MountRefused(f"{shown} is a place for credentials ({', '.join(secret)})")
         for hidden in map(self._real, self.hidden):

@@ -394,6 +394,12 @@ class AgentSpec(Frozen):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"mcp_servers has {', '.join(twice)} more than once; rename one")
+        if self.memory == "rw" and not self.session.keep:
+            raise ValueError("memory is rw, but only a session has a memory; add `session: true`")
+        if self.warm and self.session.keep:
+            raise ValueError("warm is for calls without a session; remove one of them")
+        if self.workspace.gitignore and self.workspace.mode != "copy":
+            raise ValueError("workspace.gitignore is for copies; write `mode: copy`, or remove it")
         kept = [secret.name for secret in self.secrets]
         if len(set(kept)) < len(kept):
             raise ValueError("secrets has a name more than once; put its hosts and paths together")
@@ -417,8 +423,8 @@ class AgentSpec(Frozen):
 
     @property
     def may_wait(self) -> bool:
-        """A run of it may wait for somebody outside."""
-        return self.ask.whom != "nobody" or bool(self.ask_rules)
+        """A run of it may wait for somebody outside, or for an agent of its own that does."""
+        return self.ask.whom != "nobody" or bool(self.ask_rules or self.subagents)
 
     def _rules(self, verdict: str) -> tuple[Rule, ...]:
         named = [rule for rule, said in self.approval.items() if said == verdict and rule != "*"]

@@ -123,5 +123,7 @@ class RunResult(Frozen):
     """What the agent did to its copy of the workspace."""
     patch: str = ""
     """The same as a diff, unless it is too long; all of it: `orchestrator show RUN --patch`."""
+    warnings: tuple[str, ...] = ()
+    """What else whoever asked should know: what was left out, cut, or not as it should be."""
     log_tail: tuple[str, ...] = ()
     """The last things that happened, one line each; empty when all is well."""

@@ -71,6 +71,8 @@ ONE_BY_ONE = (
     "this has several parts, and not all of them may run; make each a call of its own, to see which"
 )
 
+TOO_LARGE = "the input of this call is too large to be shown to whoever would approve it"
+
 TOO_MANY_ASKED = "too many calls wait for approval already; do without this one"
 
 TOO_LATE = "nobody approved this call while its turn lasted"
@@ -159,6 +161,11 @@ class Conversation:
         return (
             not self._exited and not self._ended and self._open_turns == 0 and self._turns.empty()
         )
+
+    @property
+    def in_turn(self) -> bool:
+        """Something was said that has no verdict yet."""
+        return self._open_turns > 0
 
     async def say(self, text: str) -> None:
         """One more user message; it begins a turn."""
@@ -319,6 +326,8 @@ class Conversation:
         elif not is_asked_about(sign, self.allow_rules, self.ask_rules):
             why = ONE_BY_ONE if sign.why == "parts" else NOBODY_ALLOWS
             self._refuse(claude_input.deny(sign.request_id, why))
+        elif not sign.is_whole:
+            self._refuse(claude_input.deny(sign.request_id, TOO_LARGE))
         elif len(self._asked) >= MAX_ASKED:
             self._refuse(claude_input.deny(sign.request_id, TOO_MANY_ASKED))
         else:

@@ -12,8 +12,13 @@ OUTSIDE: frozenset[EventKind] = frozenset(
 )
 """What the gateway saw. It is counted by itself: chatter must not hide it."""
 
-ALWAYS: frozenset[EventKind] = frozenset(("starting", "started", "workspace", "ended"))
-"""What only we can say, and seldom do."""
+CHATTER: frozenset[EventKind] = frozenset(
+    (
+        *("text", "tool_call", "tool_result", "denied", "ready", "mcp_failed", "api_retry"),
+        "status",
+    )
+)
+"""What the agent can have us say as often as it likes. All else is seldom, ours, and kept."""
 
 
 class Flood:
@@ -28,7 +33,7 @@ class Flood:
 
     def keeps(self, kind: EventKind) -> bool:
         """Whether this one is to be kept."""
-        if kind in ALWAYS:
+        if kind not in CHATTER | OUTSIDE:
             return True
         outside = kind in OUTSIDE
         self._counts[outside] += 1

@@ -70,11 +70,13 @@ class LiveRun:
     @property
     def can_hear(self) -> bool:
         """Its agent is at work: there is something to interrupt, and somebody to tell. A CLI that
-        has begun a turn, and asked no model yet, passes over an interruption.
+        has begun a turn, and asked no model yet, passes over an interruption; and of two messages
+        that come together it makes one turn.
         """
-        if self.conversation is None or self.reach is None:
+        if self.conversation is None or self.reach is None or self.outcome.steered:
             return False
-        return self.conversation.at_work.is_set() and self.reach.model.was_asked
+        at_work = self.conversation.at_work.is_set() and self.conversation.in_turn
+        return at_work and self.reach.model.was_asked
 
     async def steer(self, text: str) -> bool:
         """Stop what the agent is doing and tell it something; False if it cannot hear.

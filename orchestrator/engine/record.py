@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence, Sized
 
 import anyio
 
 from orchestrator.domain.events import Event, EventKind
-from orchestrator.engine.flood import Flood
+from orchestrator.engine.flood import CHATTER, OUTSIDE, Flood
 from orchestrator.engine.store import Store
 from orchestrator.errors import StoreFailed
 from orchestrator.redaction import Redactor, Sought
@@ -23,17 +23,24 @@ MAX_TEXT = 2000
 MAX_VALUE = 4000
 """Of one string in an event's data."""
 
+MAX_ITEMS = 100
+"""Of one list or object there; that there are more is said."""
+
 MAX_DEPTH = 32
 """Of lists in lists in an event's data; what lies deeper is left out."""
 
+LOOKED_AT = 16
+"""So many times what is shown of a text is searched for secrets; of megabytes, that takes long."""
+
 MAX_EVENTS = 20_000
-"""Of one run. Whoever can write to the CLI's output can make them up."""
+"""Of one run, and as many of what the gateway saw. Whoever can write to the CLI's output can make
+up the rest."""
 
 EVENTS_PER_SECOND = 100
 """Unless somebody says otherwise."""
 
 TAIL = 20
-"""How many last lines a failure repeats."""
+"""How many last lines a failure repeats, and how many warnings any result."""
 
 Listener = Callable[[Event], None]
 
@@ -55,8 +62,10 @@ class Record:
         self._redactor = Redactor(secrets)
         self._pending: list[Event] = []
         self._seq = 0
+        self._kept = Counter[bool]()
         self._flood = Flood(events_per_second)
         self._tail: deque[str] = deque(maxlen=TAIL)
+        self._warnings: dict[str, None] = {}
         self._ended: Event | None = None
 
     def add_secrets(self, secrets: Iterable[str | Sought]) -> None:
@@ -82,15 +91,21 @@ class Record:
 
     def _tell(self, event: Event) -> None:
         for listener in self._listeners:
-            listener(event)
+            try:
+                listener(event)
+            except Exception:  # a pipe that nobody reads any more is no fault of the run's
+                log.debug("nobody hears of %s any more", self._run_id, exc_info=True)
 
     def _keep(self, kind: EventKind, text: str, data: dict[str, object]) -> None:
-        if self._seq == MAX_EVENTS and kind != "ended":
-            kind, text, data = "warning", f"{MAX_EVENTS} events; no more of them are kept", {}
-        elif self._seq > MAX_EVENTS and kind != "ended":
-            return
+        outside = kind in OUTSIDE
+        if outside or kind in CHATTER:
+            self._kept[outside] += 1
+            if self._kept[outside] > MAX_EVENTS + 1:
+                return
+            if self._kept[outside] > MAX_EVENTS:
+                kind, text, data = "warning", f"{MAX_EVENTS} events; no more of them are kept", {}
         self._seq += 1
-        line = self.clean(text)[:MAX_TEXT]
+        line = self._short(text, MAX_TEXT)
         event = Event(
             run_id=self._run_id,
             seq=self._seq,
@@ -101,6 +116,8 @@ class Record:
         )
         self._pending.append(event)
         self._tail.append(f"{kind}: {line}" if line else kind)
+        if kind == "warning" and len(self._warnings) < TAIL:
+            self._warnings[line] = None
         if kind == "ended":
             self._ended = event
         else:
@@ -114,7 +131,7 @@ class Record:
                 if events:
                     await self._store.add_events(events)
             except StoreFailed as exc:
-                self._pending[:0] = events  # there are MAX_EVENTS at most; they are tried again
+                self._pending[:0] = events  # there is a limit to them; they are tried again
                 log.warning("%d events of %s are not kept yet: %s", len(events), self._run_id, exc)
 
     def take(self) -> tuple[Event, ...]:
@@ -125,6 +142,11 @@ class Record:
     @property
     def tail(self) -> tuple[str, ...]:
         return tuple(self._tail)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was warned of, each once."""
+        return tuple(self._warnings)
 
     def clean(self, text: str) -> str:
         """The text without what is known to be secret, and without what cannot be kept.
@@ -143,14 +165,28 @@ class Record:
             return [self.clean_value(item) for item in value]
         return value
 
+    def _short(self, text: str, limit: int) -> str:
+        """The beginning of a text, clean: a secret that is cut there is not in it either."""
+        if len(text) > LOOKED_AT * limit:
+            head = text[: LOOKED_AT * limit].encode("utf-8", "surrogatepass")
+            decided, _ = self._redactor.masked(head, b"*", last=False)
+            text = head[: len(decided)].decode("utf-8", "replace")
+        return self.clean(text)[:limit]
+
     def _bounded(self, value: object, depth: int) -> object:
         if isinstance(value, str):
-            return self.clean(value)[:MAX_VALUE]
+            return self._short(value, MAX_VALUE)
         if isinstance(value, dict | list | tuple) and not depth:
             return "…"
         if isinstance(value, dict):
-            items = list(value.items())[:100]
-            return {self.clean(str(k))[:MAX_VALUE]: self._bounded(v, depth - 1) for k, v in items}
+            items = list(value.items())[:MAX_ITEMS]
+            kept = {self._short(str(k), MAX_VALUE): self._bounded(v, depth - 1) for k, v in items}
+            return kept | ({"…": _more(value)} if len(value) > MAX_ITEMS else {})
         if isinstance(value, list | tuple):
-            return [self._bounded(item, depth - 1) for item in value[:100]]
+            some = [self._bounded(item, depth - 1) for item in value[:MAX_ITEMS]]
+            return [*some, _more(value)] if len(value) > MAX_ITEMS else some
         return value
+
+
+def _more(value: Sized) -> str:
+    return f"… and {len(value) - MAX_ITEMS} more"

@@ -179,10 +179,12 @@ def keep_of(days: int, megabytes: int) -> Keep:
 
 
 _TEXTS = f"coalesce(sum(length(text) + length(data) + {ROW_BYTES}), 0)"
+_EXCHANGED = f"coalesce(sum(length(input) + length(coalesce(new_input, '')) + {ROW_BYTES}), 0)"
 _ENDED = f"""
 SELECT run_id, ended,
     length(task) + length(coalesce(result, '')) + {ROW_BYTES}
     + (SELECT {_TEXTS} FROM events WHERE events.run_id = runs.run_id)
+    + (SELECT {_EXCHANGED} FROM approvals WHERE approvals.run_id = runs.run_id)
 FROM runs WHERE ended IS NOT NULL AND run_id NOT IN (
     SELECT wanted.value FROM runs AS waiting, json_each(waiting.task, '$.after') AS wanted
     WHERE waiting.ended IS NULL)

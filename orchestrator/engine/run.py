@@ -38,6 +38,8 @@ EDIT_REFUSED = (
     "an edited one; do without it"
 )
 
+NOBODY_ASKED = "nobody could be asked to approve this call; do without it"
+
 NOT_KEPT = "the orchestrator could not write down how the run ended; its log says more"
 
 
@@ -48,8 +50,8 @@ async def carry_out(
     errors of the caller, who can mend them.
     """
     plan, record, outcome = live.plan, live.record, live.outcome
+    work = _Work(live, copies)
     try:
-        work = _Work(live, copies)
         async with copies.watched_git(plan, record), AsyncExitStack() as held:
             try:
                 with live.clock.running() as limit:
@@ -58,7 +60,6 @@ async def carry_out(
                     outcome.fail("deadline", too_late(plan), "timed_out")
             finally:
                 await work.hand_back()
-        work.settle()
     except CallerError:
         raise
     except OrchestratorError as exc:
@@ -70,6 +71,8 @@ async def carry_out(
         log.exception("run %s", plan.task.run_id)
         if not outcome.decided:
             outcome.fail("machinery", "the orchestrator failed; its log says more")
+    finally:
+        work.settle()
 
 
 class _Work:
@@ -122,25 +125,32 @@ class _Work:
             return
 
         async def decide(asked: PermissionAsked) -> None:
-            decided = await desk.approve(asked.call_id, asked.tool, asked.input)
-            allowed, why = decided.approved, decided.message
-            if decided.new_input is not None and _is_denied_in_part(agent, asked.tool):
+            try:
+                decided = await desk.approve(asked.call_id, asked.tool, asked.input)
+            except OrchestratorError as exc:  # the end of one call, not of the run
+                self._record.note("warning", f"{asked.tool} is refused: {exc}")
+                allowed, edited, why = False, None, NOBODY_ASKED
+            else:
+                allowed, edited, why = decided.approved, decided.new_input, decided.message
+            if edited is not None and _is_denied_in_part(agent, asked.tool):
                 # The CLI checks no rule for what was edited; nor could we, as it does.
                 allowed, why = False, EDIT_REFUSED
                 self._record.note("warning", why, call_id=asked.call_id)
             with suppress(CliEnded):
-                await conversation.answer_permission(
-                    asked.request_id, allowed, decided.new_input, why
-                )
+                await conversation.answer_permission(asked.request_id, allowed, edited, why)
+
+        async def withdraw(asked: PermissionAsked) -> None:
+            with suppress(OrchestratorError):  # it is over all the same
+                await desk.withdraw(asked.call_id)
 
         conversation.allow_rules = agent.permissions.allow
         conversation.ask_rules = agent.ask_rules
         conversation.on_permission = lambda asked: tasks.start_soon(decide, asked)
-        conversation.on_withdrawn = lambda asked: tasks.start_soon(desk.withdraw, asked.call_id)
+        conversation.on_withdrawn = lambda asked: tasks.start_soon(withdraw, asked)
 
     def settle(self) -> None:
-        """Count what was still under way when the conversation ended."""
-        if self._stage is not None and not self._stage.shared:
+        """Count what was still under way when the conversation ended, however that was."""
+        if self._stage is not None:
             self._outcome.note_use(self._stage.reach)
 
     async def _watch_disk(self, stage: Stage, work: anyio.CancelScope) -> None:
@@ -219,6 +229,7 @@ async def conclude(live: LiveRun) -> RunResult:
         "denied_hosts": outcome.denied_hosts,
         "patch": outcome.patch,
         "failed_mcp_servers": outcome.failed_mcp_servers,
+        "warnings": record.warnings,
         "log_tail": () if good else record.tail,
     }
     ours: dict[str, object] = {

@@ -22,7 +22,7 @@ import anyio
 from orchestrator.containers.runtime import Container, Runtime
 from orchestrator.domain.agent import Session
 from orchestrator.domain.container import ContainerSpec, Launch
-from orchestrator.engine.exhaustion import DiskWatch
+from orchestrator.engine.exhaustion import DiskWatch, Strain
 from orchestrator.engine.session_rows import SessionKey, SessionRow, SessionRows, SessionState
 from orchestrator.engine.stage import Stage, open_cli
 from orchestrator.errors import NameTaken, OrchestratorError, WireLost
@@ -81,13 +81,15 @@ class SessionUse:
     """What the caller should know: that the conversation of before is gone."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Place:
     """A session's container, and what is reached from it."""
 
     container: Container
     reach: Reach
     disk: DiskWatch
+    strain: Strain = field(default_factory=Strain)
+    """Limits that were hit before: the kernel counts on, from one CLI to the next."""
 
 
 @dataclass
@@ -269,6 +271,7 @@ class Sessions:
             opened = open_cli(place.container, launch, place.reach, initialize=True)
             live.stage = stage = await live.cli.enter_async_context(opened)
             stage.shared = stage.waited = True
+            stage.strain = place.strain
             return stage
 
         known = row.conversation
@@ -289,6 +292,8 @@ class Sessions:
             await self._rows.set_state(live.key, "stopped")
             return
         live.place.reach.revoke()  # what the agent left running may not go on at our expense
+        if live.stage is not None:
+            live.place.strain = live.stage.strain
         if live.stage is not None and not live.stage.conversation.at_rest:
             await live.end_cli()
         live.used = time.monotonic()

@@ -190,6 +190,8 @@ class Staging:
             await self._image()
         except OrchestratorError as exc:
             log.info("nothing is made ready: %s", exc)
+        except Exception:
+            log.exception("nothing is made ready")
 
     async def _usual(self, agent: AgentSpec) -> Prepared:
         return await self.prepare(agent, Task(agent=agent.name, prompt="-"), really=False)

@@ -130,7 +130,10 @@ class Stock:
             catalog = agents.current()
             if catalog is not seen or anyio.current_time() - stocked > STOCK_SECONDS:
                 seen, stocked = catalog, anyio.current_time()
-                await self._stock([a for a in catalog.agents.values() if may_wait(a)])
+                try:
+                    await self._stock([a for a in catalog.agents.values() if may_wait(a)])
+                except Exception:  # the server, and all that runs in it, can do without spares
+                    log.exception("spares cannot be kept")
             await anyio.sleep(LOOK_SECONDS)
 
     async def _stock(self, agents: Sequence[AgentSpec]) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, get_args
 
 import anyio
 import anyio.to_thread
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.events import Event
-from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
+from orchestrator.domain.events import Event, EventKind
+from orchestrator.domain.result import FINAL, TRANSITIONS, Reason, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.errors import StoreFailed
 
@@ -217,11 +217,7 @@ class Store:
             after,
             limit,
         )
-        keys = ("run_id", "seq", "at", "kind", "text")
-        return tuple(
-            Event.model_validate({**dict(zip(keys, row, strict=False)), "data": json.loads(row[5])})
-            for row in rows
-        )
+        return tuple(map(_event, rows))
 
     async def write(self, sql: str, *values: object) -> int:
         """One statement; how many rows it changed."""
@@ -278,6 +274,23 @@ def _event_row(event: Event) -> tuple[object, ...]:
     return (*head, json.dumps(event.data))
 
 
+def _event(row: tuple[str, ...]) -> Event:
+    """As it was kept; of a kind that another version of the orchestrator knows, a warning."""
+    keys = ("run_id", "seq", "at", "kind", "text")
+    fields = {**dict(zip(keys, row, strict=False)), "data": json.loads(row[5])}
+    if fields["kind"] not in get_args(EventKind):
+        fields |= {"kind": "warning", "text": f"{fields['kind']}: {fields['text']}"}
+    return Event.model_validate(fields)
+
+
+def _result(text: str) -> RunResult:
+    """As it was kept; what another version of the orchestrator put into it is passed over."""
+    kept = {k: v for k, v in json.loads(text).items() if k in RunResult.model_fields}
+    if kept.get("reason") not in get_args(Reason):
+        kept["reason"] = "machinery"
+    return RunResult.model_validate_json(json.dumps(kept))
+
+
 def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
     """A condition, and its values: what the run is may be followed by this."""
     before = [old for old, new in TRANSITIONS.items() if status in new]
@@ -298,5 +311,5 @@ def _record(row: tuple[str, ...]) -> RunRecord:
         *("run_id", "agent", "caller", "status", "reason", "owner", "prompt", "created", "ended"),
         *("parent_run_id", "session", "workspace"),
     )
-    result = RunResult.model_validate_json(row[12]) if row[12] else None
+    result = _result(row[12]) if row[12] else None
     return RunRecord.model_validate({**dict(zip(keys, row, strict=False)), "result": result})

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import anyio
 
 from orchestrator.access import Wish
+from orchestrator.domain.exchange import Order
 from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.conversation import CliEnded
@@ -64,6 +66,8 @@ class Tasks(TaskBook):
             held.scope.cancel()
         with anyio.CancelScope(shield=True):  # each run's end is bounded
             await asyncio.gather(*self._jobs, return_exceptions=True)
+            with suppress(OrchestratorError):  # what could not be kept before: once more
+                await self._service.write_down()
 
     # What a caller does
 
@@ -160,14 +164,18 @@ class Tasks(TaskBook):
         with self._looking:
             while True:
                 await anyio.sleep(LOOK_SECONDS)
-                try:
-                    await self._service.write_down()
-                    await self._carry_out_orders()
-                    await self._settle_now_and_then()
-                except OrchestratorError as exc:
-                    log.warning("orders cannot be read: %s", exc)
-                except Exception:
-                    log.exception("orders cannot be carried out")
+                for duty in (
+                    self._service.write_down,
+                    self._carry_out_orders,
+                    self._settle_now_and_then,
+                ):
+                    await _done(duty)
+
+    def _end(self, run_id: str) -> bool:
+        held = self._held.get(run_id)
+        if held is not None:
+            held.scope.cancel()
+        return held is not None
 
     async def _carry_out_orders(self) -> None:
         """Do what was ordered for runs that are ours, each order once."""
@@ -183,10 +191,24 @@ class Tasks(TaskBook):
                 continue
             if order.kind == "cancel":
                 held.scope.cancel()
-            elif await _heard(held.live, order.text):
-                held.live.record.note("steered", order.text)
-            else:
-                await self._exchanges.put_back(order.order_id)
+            else:  # by itself: a CLI that does not read must keep nobody else waiting
+                self._go(self._tell_it(held.live, order))
+
+    async def _tell_it(self, live: LiveRun, order: Order) -> None:
+        if await _heard(live, order.text):
+            live.record.note("steered", order.text)
+        else:
+            await _done(partial(self._exchanges.put_back, order.order_id))
+
+
+async def _done(duty: Callable[[], Awaitable[object]]) -> None:
+    """Do something that nobody waits for; what goes wrong is logged."""
+    try:
+        await duty()
+    except OrchestratorError as exc:
+        log.warning("tasks cannot be looked after: %s", exc)
+    except Exception:
+        log.exception("tasks cannot be looked after")
 
 
 async def _heard(live: LiveRun, text: str) -> bool:

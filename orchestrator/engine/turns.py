@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import anyio
+import anyio.to_process
 import anyio.to_thread
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt
 
 from orchestrator import output
-from orchestrator.containers.runtime import Container
 from orchestrator.domain.result import Reason
 from orchestrator.engine import exhaustion
 from orchestrator.engine.conversation import CliEnded, Conversation
@@ -26,6 +26,9 @@ NUDGE_SECONDS = 60.0
 LAST_CALL_SHARE = 0.05
 LAST_CALL_SECONDS = 5.0
 """When so much is left, whatever is under way is interrupted."""
+
+READ_SECONDS = 20.0
+"""For an answer to be compared with its schema, on a machine under load."""
 
 TELL_SECONDS = 2.0
 """After a CLI has died, for the engine to say that it was for want of memory."""
@@ -67,7 +70,7 @@ async def converse(live: LiveRun, stage: Stage) -> None:
             "its last answer is in partial_text",
         )
     except CliEnded:
-        await _explain_end(stage.container, conversation, outcome)
+        await _explain_end(stage, conversation, outcome)
 
 
 async def _verdict(conversation: Conversation, outcome: Outcome) -> TurnEnded:
@@ -104,10 +107,7 @@ async def _answered(ended: TurnEnded, plan: Plan, access: ModelAccess, outcome: 
     outcome.schema_errors = ()
     value: object = ended.text
     if plan.agent.output_format == "json":
-        # Beside the event loop: a stranger wrote it, and may have made it slow to read.
-        answer = await anyio.to_thread.run_sync(
-            output.read_answer, ended.text, plan.agent.output_schema
-        )
+        answer = await _read(ended.text, plan.agent.output_schema)
         if answer.errors:
             outcome.schema_errors = answer.errors
             return False
@@ -117,6 +117,23 @@ async def _answered(ended: TurnEnded, plan: Plan, access: ModelAccess, outcome: 
         outcome.reason = "deadline"
         outcome.message = "time was nearly up: this is what the agent had by then"
     return True
+
+
+async def _read(text: str, schema: dict[str, object] | None) -> output.Answer:
+    """Beside the event loop: a stranger wrote it, and may have made it slow to read.
+
+    What can take for ever is done by another process, since no thread can be stopped.
+    """
+    if not output.may_be_slow(text, schema):
+        return await anyio.to_thread.run_sync(output.read_answer, text, schema)
+    try:
+        with anyio.fail_after(READ_SECONDS):
+            return await anyio.to_process.run_sync(
+                output.read_answer, text, schema, cancellable=True
+            )
+    except (TimeoutError, anyio.BrokenWorkerProcess):
+        said = f"the answer could not be compared with its schema in {READ_SECONDS:.0f} s; say less"
+        return output.Answer(errors=(said,))
 
 
 def too_late(plan: Plan) -> str:
@@ -150,8 +167,9 @@ async def keep_time(live: LiveRun, conversation: Conversation) -> None:
         pass  # whoever waits for the turn finds out
 
 
-async def _explain_end(container: Container, conversation: Conversation, outcome: Outcome) -> None:
+async def _explain_end(stage: Stage, conversation: Conversation, outcome: Outcome) -> None:
     """The CLI is gone without a verdict: find out whose doing that was."""
+    container = stage.container
     if conversation.wrote_too_much:
         outcome.fail("output_limit", _TOO_MUCH_OUTPUT)
         return
@@ -170,7 +188,8 @@ async def _explain_end(container: Container, conversation: Conversation, outcome
         outcome.fail(reason, message)
         return
     words = f"the CLI ended without a result: {conversation.last_words() or 'no last words'}"
-    hits = exhaustion.hits(await exhaustion.ask(container), container.spec)
+    strain = (await exhaustion.ask(container)).since(stage.strain)
+    hits = exhaustion.hits(strain, container.spec)
     if hits:
         outcome.fail(hits[0].reason, f"{hits[0].message}. Then {words}")
     else:

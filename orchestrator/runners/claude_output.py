@@ -33,6 +33,9 @@ from orchestrator.runners.signs import (
 LINE_BYTES = 8 * 1024 * 1024
 """The longest line that is read; of a longer one nothing is kept but the news that it came."""
 
+ASKED_CHARS = 1024 * 1024
+"""Of the input of a call that somebody is asked about: what is longer nobody reads."""
+
 NOISE_CHARS = 500
 """How much of a line that means nothing to us is repeated."""
 
@@ -176,11 +179,13 @@ def _from_system(event: Mapping[str, object]) -> list[Sign]:
 def _from_request(request_id: str, request: Mapping[str, object]) -> Sign:
     if request.get("subtype") != "can_use_tool" or not isinstance(request.get("input"), dict):
         return ControlAsked(request_id=request_id, what=text_of(request, "subtype")[:WHAT_CHARS])
+    given = bounded_dict_of(request, "input")
     return PermissionAsked(
         request_id=request_id,
         call_id=text_of(request, "tool_use_id"),
         tool=text_of(request, "tool_name"),
-        input=bounded_dict_of(request, "input"),
+        input=given,
+        is_whole=given == request["input"] and len(json.dumps(given)) <= ASKED_CHARS,
         why=_why_asked(request),
     )
 

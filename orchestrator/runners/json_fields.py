@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MAX_ITEMS = 1000
+"""Of a list that is gone through; what comes after is passed over."""
+
+MAX_PARTS = 10_000
+"""Of a value that is handed on whole."""
+
+MAX_TEXT = 1024 * 1024
+"""Of one text. A model does not say so much at once, and a tool's result is cut before."""
+
 MAX_DEPTH = 32
 """How deep a value may be nested before the rest of it is left out."""
 
 
 def clean(text: str) -> str:
-    """Text that UTF-8 can carry: in JSON, "\\ud800" is half a character."""
-    return text.encode(errors="replace").decode()
+    """Text that UTF-8 can carry, and not too long: in JSON, "\\ud800" is half a character."""
+    return text[:MAX_TEXT].encode(errors="replace").decode()
 
 
 def text_of(values: Mapping[str, object], key: str) -> str:
@@ -41,21 +50,24 @@ def texts_of(values: Mapping[str, object], key: str) -> tuple[str, ...]:
 
 def bounded_dict_of(values: Mapping[str, object], key: str) -> dict[str, object]:
     """A mapping with all that is in it, to be shown to others: clean, and not too deep."""
-    return {clean(k): _bounded(v, MAX_DEPTH) for k, v in dict_of(values, key).items()}
+    whole = _bounded(dict_of(values, key), MAX_DEPTH + 1, [MAX_PARTS])
+    return whole if isinstance(whole, dict) else {}
 
 
 def _list_of(values: Mapping[str, object], key: str) -> list[object]:
     value = values.get(key)
-    return value if isinstance(value, list) else []
+    return value[:MAX_ITEMS] if isinstance(value, list) else []
 
 
-def _bounded(value: object, depth: int) -> object:
+def _bounded(value: object, depth: int, left: list[int]) -> object:
+    """`left` is how many parts there may still be, of the value as a whole."""
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, (dict, list)) and not depth:
+    if not isinstance(value, (dict, list)):
+        return value
+    if not depth or len(value) > left[0]:
         return "…"
+    left[0] -= len(value)
     if isinstance(value, dict):
-        return {clean(key): _bounded(item, depth - 1) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_bounded(item, depth - 1) for item in value]
-    return value
+        return {clean(key): _bounded(item, depth - 1, left) for key, item in value.items()}
+    return [_bounded(item, depth - 1, left) for item in value]

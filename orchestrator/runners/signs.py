@@ -68,6 +68,8 @@ class PermissionAsked(Frozen):
     """Of the ToolCalled that it is about."""
     tool: str
     input: dict[str, object] = {}
+    is_whole: bool = True
+    """Otherwise parts of the input are left out, and whoever approves it would not know what."""
     why: Literal["rule", "parts", "no_rule"] = "no_rule"
     """A rule says to ask about it; or it has several parts, and some of them may not simply run,
     for either reason; or no rule covers it, and whoever is asked would be the first to allow it."""

@@ -21,6 +21,7 @@ from orchestrator.engine.conversation import Conversation
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.lost import nothing_kept
+from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.record import Listener, Record
 from orchestrator.engine.service import Begun, Service
 from orchestrator.engine.store import Store
@@ -33,7 +34,10 @@ AGENT = AgentSpec(name="worker", description="Works.", prompt="You work.")
 class Listening:
     """Somebody to talk to, who remembers what he was told."""
 
-    def __init__(self) -> None:
+    in_turn = True
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
         self.heard: list[str] = []
         self.at_work = anyio.Event()
         self.at_work.set()
@@ -43,6 +47,7 @@ class Listening:
 
     async def say(self, text: str) -> None:
         self.heard.append(text)
+        self._outcome.steered -= 1  # the turn that was interrupted has ended
 
 
 class ScriptedService(Service):
@@ -86,7 +91,7 @@ class ScriptedService(Service):
     async def _carry_out(self, begun: Begun, turns: AsyncExitStack) -> None:
         live = begun.live
         await self.store.set_status(live.run_id, "running")
-        heard = Listening()
+        heard = Listening(live.outcome)
         live.conversation = cast("Conversation", heard)
         live.reach = cast("Any", SimpleNamespace(model=SimpleNamespace(was_asked=True)))
         self.heard[live.run_id] = heard

@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from orchestrator import output
 from orchestrator.containers.fake import FakeEngine, FakeProcess, FakeRuntime
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.domain.agent import AgentSpec
@@ -19,6 +20,7 @@ from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import ChangedFile
 from orchestrator.domain.task import Task
+from orchestrator.engine import turns
 from orchestrator.engine.conversation import NOBODY_ALLOWS
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.record import Record
@@ -92,6 +94,37 @@ async def test_a_task_that_is_given_up_ends_whatever_is_wrong_with_it(
     kept = await store.run(begun.live.run_id)
     assert kept is not None
     assert (kept.status, kept.reason, kept.result) == ("failed", "machinery", result)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        ('"' + "a" * 60 + '!"', {"type": "string", "pattern": r"^(\w+\s?)*$"}),
+        (json.dumps([{"n": n} for n in range(30_000)]), {"type": "array", "uniqueItems": True}),
+    ],
+)
+async def test_an_answer_that_takes_for_ever_to_compare_is_given_up_and_nobody_waits_for_it(
+    text: str, schema: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "READ_SECONDS", 1.0)
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            await anyio.sleep(0.001)
+            beats += 1
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(beat)
+            answer = await turns._read(text, schema)
+            tasks.cancel_scope.cancel()
+    assert answer.errors[0].startswith("the answer could not be compared with its schema in 1 s")
+    assert beats > 10
+    monkeypatch.setattr(turns, "READ_SECONDS", PATIENCE)
+    good = await turns._read('"fine"', {"type": "string", "pattern": "^f"})
+    assert good == output.Answer(value="fine")
 
 
 async def test_half_a_character_and_bottomless_data_are_kept_as_something_else(

@@ -109,6 +109,22 @@ async def test_an_idle_container_stops_and_an_old_one_is_removed(
     assert not await harness.sessions.remove(KEY)
 
 
+async def test_memory_that_ran_out_in_one_call_is_not_the_reason_for_the_end_of_another(
+    harness: Harness,
+) -> None:
+    service = remembering(harness, resources={"memory_mb": 768, "scratch_mb": 64})
+    first = await told(service, "python3 -c 'bytearray(2 * 10**9)' || echo killed")
+    assert [text for text in first.warnings if text.startswith("oom_killed")]
+    crash = (
+        "for p in /proc/[0-9]*; do grep -qa 'stream-jso[n]' $p/cmdline && kill -9 ${p#/proc/}; done"
+    )
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(Task(agent="worker", prompt=crash))
+    assert (result.status, result.reason) == ("failed", "cli_crashed"), result
+    third = await told(service, "echo fine")
+    assert third.warnings == ()
+
+
 FULL = "of at most 16 MiB; raise resources.disk_mb, or ask for less, or remove the session"
 
 

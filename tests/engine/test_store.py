@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine.record import MAX_TEXT, Record
+from orchestrator.engine.record import LOOKED_AT, MAX_TEXT, Record
 from orchestrator.engine.session_rows import SessionKey, SessionRows
 from orchestrator.engine.store import Store
 from orchestrator.errors import StoreFailed
@@ -100,6 +102,98 @@ async def test_secrets_and_floods_are_kept_out(store: Store) -> None:
     assert "sk-very-secret" not in second.model_dump_json()
     assert len(second.model_dump_json()) < 20_000
     assert "sk-very-secret" not in "".join(record.tail)
+
+
+async def test_what_is_left_out_of_an_event_is_said_to_be(store: Store) -> None:
+    record = Record("r1", store)
+    record.note("approval_asked", "?", input={"ids": list(range(101)), **dict.fromkeys("ab", 1)})
+    record.note("approval_asked", "?", input={str(n): n for n in range(103)})
+    await record.flush()
+    first, second = [event.data["input"] for event in await store.events("r1")]
+    assert isinstance(first, dict)
+    assert first["ids"] == [*range(100), "… and 1 more"]
+    assert isinstance(second, dict)
+    assert (len(second), second["…"]) == (101, "… and 3 more")
+
+
+async def test_somebody_who_cannot_be_told_any_more_is_no_fault_of_the_run(store: Store) -> None:
+    def gone(_: object) -> None:
+        raise BrokenPipeError
+
+    heard: list[str] = []
+    record = Record("r1", store, (gone, lambda event: heard.append(event.text)))
+    record.note("text", "one")
+    assert heard == ["one"]
+
+
+async def test_warnings_are_collected_for_the_result_each_once(store: Store) -> None:
+    record = Record("r1", store, secrets=("sk-very-secret",))
+    for _ in range(3):
+        record.note("warning", "left out: sk-very-secret")
+    record.note("warning", "and more")
+    assert record.warnings == ("left out: [secret]", "and more")
+
+
+async def test_a_secret_is_not_shown_where_a_long_text_is_cut(store: Store) -> None:
+    secret = "sk-" + random.Random(1).randbytes(150).hex()
+    record = Record("r1", store, secrets=(secret,))
+    for at in range(LOOKED_AT * MAX_TEXT - 320, LOOKED_AT * MAX_TEXT + 5, 7):
+        # All before it is other secrets, which take little room once they are gone.
+        filler = (secret + "|") * (at // (len(secret) + 1))
+        record.note("text", filler + "-" * (at - len(filler)) + secret + "x" * 1_000)
+    await record.flush()
+    shown = [event.text for event in await store.events("r1")]
+    assert len(shown) == 47
+    parts = [secret[at : at + 8] for at in range(len(secret) - 7)]
+    assert not [part for part in parts if any(part in text for text in shown)]
+
+
+async def test_what_another_version_wrote_can_be_read(store: Store) -> None:
+    task = Task(agent="a", prompt="p", run_id="r1")
+    await store.add_run(task)
+    result = RunResult(run_id="r1", agent="a", caller="main", status="failed", reason="machinery")
+    await store.finish(result, ())
+    written = result.model_dump(mode="json") | {"novelty": 1, "reason": "something_new"}
+    await store.write("UPDATE runs SET result = ? WHERE run_id = 'r1'", json.dumps(written))
+    await store.write("INSERT INTO events VALUES ('r1', 1, 0.0, 'novel', 'a thing', '{}')")
+    record = await store.run("r1")
+    assert record is not None
+    assert record.result == result
+    (event,) = await store.events("r1")
+    assert (event.kind, event.text) == ("warning", "novel: a thing")
+
+
+async def test_chatter_does_not_hide_what_only_we_can_say(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.engine.record.MAX_EVENTS", 5)
+    record = Record("r1", store, events_per_second=2)
+    for number in range(100):
+        record.note("tool_call", str(number))
+    record.note("warning", "the agent made a .git")
+    record.note("approval_decided", "Bash: approved")
+    await record.flush()
+    kinds = [event.kind for event in await store.events("r1")]
+    assert kinds[-2:] == ["warning", "approval_decided"]
+    assert record.warnings[-1] == "the agent made a .git"
+
+
+async def test_chatter_does_not_hide_what_the_gateway_saw(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.engine.record.MAX_EVENTS", 5)
+    record = Record("r1", store, events_per_second=1000)
+    for number in range(10):
+        record.note("text", str(number))
+    record.note("egress_denied", "evil.example")
+    record.note("ended", "completed")
+    await record.flush()
+    assert [(event.seq, event.kind, event.text) for event in await store.events("r1")][4:] == [
+        (5, "text", "4"),
+        (6, "warning", "5 events; no more of them are kept"),
+        (7, "egress_denied", "evil.example"),
+        (8, "ended", "completed"),
+    ]
 
 
 async def test_events_that_could_not_be_kept_are_tried_again(store: Store) -> None:

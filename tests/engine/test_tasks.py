@@ -83,6 +83,53 @@ async def test_an_agent_can_be_told_something_in_the_middle_of_its_work(harness:
         assert view.result.result == "heard: Leave that, and say what you heard."
 
 
+async def test_two_things_that_are_said_at_once_are_both_heard(harness: Harness) -> None:
+    steps: Steps = [bash(FOR_EVER), bash(FOR_EVER), {"text": "{user_texts}"}]
+    async with Tasks(harness.service(steps)) as tasks:
+        at_work = anyio.Event()
+        run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
+        with anyio.fail_after(PATIENCE):
+            await at_work.wait()
+            async with anyio.create_task_group() as saying:
+                for text in ("one", "two"):
+                    saying.start_soon(tasks.say, run_id, text, "main")
+            (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+    assert view.result is not None
+    assert (view.status, view.reason) == ("completed", "ok"), view.result
+    assert {"one", "two", "x"} <= set(str(view.result.result).split("; "))
+
+
+async def test_a_run_can_be_cancelled_while_nothing_can_be_written(harness: Harness) -> None:
+    async with Tasks(harness.service([bash(FOR_EVER)])) as tasks:
+        at_work = anyio.Event()
+        run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
+        with anyio.fail_after(PATIENCE):
+            await at_work.wait()
+            harness.store.create(
+                "CREATE TRIGGER full BEFORE INSERT ON orders "
+                "BEGIN SELECT RAISE(ABORT, 'no room'); END"
+            )
+            view = await tasks.cancel(run_id, "main")
+        assert (view.status, view.reason) == ("cancelled", "cancelled")
+
+
+async def test_a_tool_call_that_nobody_could_be_asked_about_is_refused_and_the_run_goes_on(
+    harness: Harness,
+) -> None:
+    steps: Steps = [bash("echo one"), {"text": "{last_tool_result}"}]
+    service = harness.service(steps, approval="ask")
+    harness.store.create(
+        "CREATE TRIGGER full BEFORE INSERT ON approvals BEGIN SELECT RAISE(ABORT, 'no room'); END"
+    )
+    async with Tasks(service) as tasks:
+        run_id = await tasks.start(task())
+        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+    assert view.result is not None
+    assert view.status == "completed", view.result
+    assert "nobody could be asked to approve this call" in str(view.result.result)
+    assert any("Bash is refused" in warning for warning in view.result.warnings)
+
+
 async def test_what_an_agent_is_told_before_it_is_at_work_waits_until_it_is(
     harness: Harness,
 ) -> None:
@@ -330,3 +377,23 @@ async def test_a_session_for_another_runs_sake_goes_with_it(
     assert result.status == "completed", result
     assert [row.key.caller for row in await harness.sessions.list()] == ["main"]
     assert [info.key for info in await runtime.list()] == ["worker/main/default"]
+
+
+async def test_only_who_ran_a_task_can_go_on_in_its_session(harness: Harness) -> None:
+    fields: dict[str, object] = {
+        "subagents": ["worker"],
+        "allowed_callers": ["main", "worker"],
+        "session": True,
+    }
+    scripts = iter((DELEGATES, [{"text": "done"}]))
+    service = harness.service(DELEGATES, each_task=False, **fields)
+    service._staging._script_of = lambda _: ScriptedModel(
+        Script.model_validate({"steps": list(next(scripts))})
+    ).upstream()
+    async with Tasks(service) as tasks:
+        run_id = await tasks.start(task("parent"))
+        await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (child,) = [view.run_id for view in await tasks.list() if view.caller == "worker"]
+        assert (await tasks.view(child, "main")).status == "completed"
+        with pytest.raises(RunRefused, match="worked for worker, who alone can go on"):
+            await tasks.say(child, "and more", "main")

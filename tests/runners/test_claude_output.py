@@ -9,10 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.runners import claude_output, json_fields
+from orchestrator.runners.json_fields import MAX_ITEMS
 from orchestrator.runners.signs import (
     ControlAnswered,
     ControlAsked,
     Noise,
+    PermissionAsked,
     Ready,
     Retrying,
     Said,
@@ -196,6 +198,32 @@ def test_an_event_with_anything_in_it_is_never_an_error(
         event["subtype"] = "init"
     for sign in parse(line(event)):
         sign.model_dump_json()
+
+
+def test_of_a_line_with_very_much_in_it_a_bounded_part_is_taken() -> None:
+    (ended,) = parse(line({"type": "result", "permission_denials": [{}] * 100_000}))
+    assert isinstance(ended, TurnEnded)
+    assert len(ended.denials) == MAX_ITEMS
+    many = {"type": "tool_use", "id": "1", "name": "T", "input": {"a": list(range(50_000)), "b": 1}}
+    (called,) = parse(line({"type": "assistant", "message": {"content": [many]}}))
+    assert isinstance(called, ToolCalled)
+    assert called.input == {"a": "…", "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "whole"),
+    [
+        ({"command": "ls"}, True),
+        ({"ids": list(range(1000))}, True),
+        ({"ids": list(range(50_000))}, False),
+        ({"content": "x" * 2_000_000}, False),
+    ],
+)
+def test_a_call_that_cannot_be_shown_whole_says_so(given: dict[str, object], whole: bool) -> None:
+    request = {"subtype": "can_use_tool", "tool_name": "T", "input": given}
+    (asked,) = parse(line({"type": "control_request", "request_id": "1", "request": request}))
+    assert isinstance(asked, PermissionAsked)
+    assert asked.is_whole is whole
 
 
 def test_junk_between_the_lines_is_noise_and_nothing_else_changes() -> None:
