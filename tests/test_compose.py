@@ -10,6 +10,7 @@ NEEDED = {
     "ORCHESTRATOR_HTTP_TOKENS": "main=0123456789abcdef",
     "ORCHESTRATOR_WORKSPACES": "/home/somebody/projects",
 }
+SHELL = {"PWD": "/home/somebody/orchestrator"}
 
 
 @pytest.mark.parametrize("name", NEEDED)
@@ -25,11 +26,11 @@ def test_its_port_is_open_to_this_machine_only() -> None:
 
 
 def test_it_is_shown_the_socket_its_state_the_agents_and_the_workspaces_alone() -> None:
-    file = read(NEEDED)
+    file = read(NEEDED | SHELL)
     assert file["services"]["orchestrator"]["volumes"] == [
         "/var/run/docker.sock:/var/run/docker.sock",
         "state:/state",
-        "./agents:/agents:ro",
+        "/home/somebody/orchestrator/agents:/home/somebody/orchestrator/agents:ro",
         "/home/somebody/projects:/home/somebody/projects:ro",
     ]
     assert set(file["volumes"]) == {"state"}
@@ -39,6 +40,13 @@ def test_a_workspace_has_the_same_path_on_both_sides_and_is_an_allowed_root() ->
     service = read({**NEEDED, "ORCHESTRATOR_WORKSPACES": "/srv/code"})["services"]["orchestrator"]
     assert "/srv/code:/srv/code:ro" in service["volumes"]
     assert service["environment"]["ORCHESTRATOR_ALLOWED_ROOTS"] == "/srv/code"
+
+
+def test_agents_have_the_same_path_on_both_sides_too_so_that_none_is_shown_to_write() -> None:
+    for given in (SHELL, {"ORCHESTRATOR_AGENTS_DIR": "/srv/agents"}):
+        service = read({**NEEDED, **given})["services"]["orchestrator"]
+        path = service["environment"]["ORCHESTRATOR_AGENTS_DIR"]
+        assert f"{path}:{path}:ro" in service["volumes"]
 
 
 def test_it_has_no_more_rights_than_it_needs() -> None:

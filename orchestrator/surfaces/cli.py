@@ -24,6 +24,10 @@ from orchestrator.surfaces.cli_runs import logs, runs_app
 from orchestrator.surfaces.cli_serve import serve
 from orchestrator.surfaces.cli_sessions import sessions_app
 from orchestrator.surfaces.cli_tasks import approve, ask, cancel, reject, reply, resume, wait
+from orchestrator.surfaces.event_lines import visible, write
+
+EXIT_USAGE = 2
+"""A command line that nobody understands."""
 
 app = typer.Typer(
     name="orchestrator",
@@ -48,15 +52,21 @@ app.add_typer(sessions_app, name="sessions")
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0, 2 for a command line nobody understands, else the error's code."""
     args = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in args
     try:
-        app(args=args, prog_name="orchestrator")
+        # With --json, what is wrong with the command line is told by us, and as JSON too.
+        code = app(args=args, prog_name="orchestrator", standalone_mode=not as_json)
     except OrchestratorError as exc:
-        if "--json" in args:
+        if as_json:
             print(json.dumps({"error": {"code": exc.code, "message": str(exc)}}))
         else:
-            print(f"error: {exc}", file=sys.stderr)
+            write(f"error: {visible(str(exc))}", sys.stderr)
         sys.exit(exc.exit_code)
-    sys.exit(0)
+    except typer.TyperException as exc:
+        message = exc.format_message() if isinstance(exc, typer.BadParameter) else str(exc)
+        print(json.dumps({"error": {"code": "usage", "message": message}}))
+        sys.exit(EXIT_USAGE)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _print_version(wanted: bool) -> None:

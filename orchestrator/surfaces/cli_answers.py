@@ -76,7 +76,14 @@ class Answers:
         self._open: dict[str, Event] = {}
         """What waits, by its id, in the order it was asked."""
         self._asked = anyio.Event()
-        self._somebody = sys.stdin.isatty() and sys.stderr.isatty()
+        self._terminal = sys.stdin.isatty() and sys.stderr.isatty()
+
+    def _somebody(self) -> bool:
+        """Whether somebody can type to us: a job in the background would be stopped for trying."""
+        try:
+            return self._terminal and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+        except OSError:  # a terminal that is not ours to be stopped by
+            return self._terminal
 
     def hear(self, event: Event) -> None:
         """Take note of an event, and say what can be done about it."""
@@ -85,14 +92,14 @@ class Answers:
             self._open.pop(which, None)
         elif event.kind in ("asked", "approval_asked"):
             self._open[which] = event
-            if len(self._open) == 1 or not self._somebody:
+            if len(self._open) == 1 or not self._somebody():
                 self._put(which, event)
             self._asked.set()
             self._asked = anyio.Event()
 
     async def read(self) -> None:
         """Answer with what is typed, one after the other, for ever; nothing without a terminal."""
-        while self._somebody:
+        while self._terminal:
             asked = self._asked
             if not self._open:
                 await asked.wait()
@@ -106,23 +113,28 @@ class Answers:
 
     def _put(self, which: str, event: Event) -> None:
         """Say what is to be answered now, and how."""
-        if self._somebody:
+        if self._somebody():
             termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed was not meant for this
         if event.kind == "asked":
-            here = f"type the answer to {which} here, or " * self._somebody
+            here = f"type the answer to {which} here, or " * self._somebody()
             self._say(f"{here}`orchestrator reply {self._run_id} {which} ANSWER`")
         else:
-            here = f"y or n to {which}, or " * self._somebody
+            here = f"y or n to {which}, or " * self._somebody()
             self._say(shown_input(event.data.get("input")))
             self._say(f"{here}`orchestrator approve {self._run_id} {which}`, or reject")
 
     async def _typed(self, which: str) -> str | None:
         """A line, or None if it came too late or will not come."""
         while which in self._open:
+            if not self._somebody():
+                await anyio.sleep(LOOK_SECONDS)
+                continue
             with anyio.move_on_after(LOOK_SECONDS):
                 await anyio.wait_readable(sys.stdin)
+                if not self._somebody():
+                    continue
                 data = os.read(sys.stdin.fileno(), LINE_BYTES)
-                self._somebody = bool(data)
+                self._terminal = bool(data)
                 return data.decode(errors="replace") if data else None
         return None
 
@@ -130,6 +142,9 @@ class Answers:
         from orchestrator.errors import RunRefused
 
         try:
+            if event.kind == "asked" and not line:
+                self._say("an answer has words; type it and press Enter")
+                return
             if event.kind == "asked":
                 await self._book.reply(self._run_id, which, line, None)
             elif line.lower() in YES:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def config(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
     """Show each setting, its value, and where it came from; of a secret, whether it is set."""
     from orchestrator.settings import SOURCES, read_settings_with_origins
-    from orchestrator.surfaces.event_lines import write
+    from orchestrator.surfaces.event_lines import visible, write
 
     flags = {"agents_dir": agents_dir and agents_dir.absolute()}
     settings, origins = read_settings_with_origins(flags=flags)
@@ -33,7 +33,7 @@ def config(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
         print(json.dumps({"settings": rows}))
         return
     for line in config_lines(settings, origins):
-        write(line, sys.stdout)
+        write(visible(line), sys.stdout)
 
 
 def config_lines(settings: Settings, origins: dict[str, str]) -> Iterator[str]:

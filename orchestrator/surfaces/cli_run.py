@@ -187,6 +187,10 @@ def _more(result: RunResult) -> Iterator[str]:
 
     if result.denied_hosts:
         yield visible(f"refused: {', '.join(result.denied_hosts)}")
+    if result.denied_tools:
+        yield visible(f"denied: {', '.join(result.denied_tools)}")
+    if result.failed_mcp_servers:
+        yield visible(f"MCP servers that were not there: {', '.join(result.failed_mcp_servers)}")
     if files := len(result.changed_files):
         yield f"{counted(files)} changed, `orchestrator apply {result.run_id}` applies it all"
     if result.session:

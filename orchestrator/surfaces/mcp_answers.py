@@ -24,6 +24,9 @@ LINE_CHARS = 200
 NAMED_FILES = 20
 """Of what an agent changed, in the text of its result."""
 
+NAMED_WARNINGS = 5
+"""Of all that was warned of; the document has the rest."""
+
 INPUT_CHARS = 8000
 """Of the input of a tool call that waits to be approved; what is longer is said to be cut."""
 
@@ -228,6 +231,12 @@ def _notes(result: RunResult) -> Iterator[str]:
         yield _of_changes(result)
     if result.denied_hosts:
         yield f"It was not let to: {', '.join(result.denied_hosts)}."
+    if result.denied_tools:
+        yield f"Tools it was denied: {', '.join(result.denied_tools)}."
+    if result.failed_mcp_servers:
+        yield f"MCP servers that were not there: {', '.join(result.failed_mcp_servers)}."
+    for warning in result.warnings[:NAMED_WARNINGS]:
+        yield f"Warning: {shortened(warning, LINE_CHARS)}"
     if result.session:
         yield f"Session {result.session}. {result.session_note}".strip()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import mcp.types as t
@@ -81,8 +82,7 @@ class RunResources:
         if ctx.method == "resources/subscribe":
             await self._check([str(params.get("uri"))])
         if ctx.method == "subscriptions/listen":
-            wanted = (params.get("notifications") or {}).get("resourceSubscriptions") or ()
-            uris = [str(uri) for uri in wanted]
+            uris = _wanted(params)
             await self._check(uris)
             return await self._notices.listening(uris, ctx, call_next)
         return await call_next(ctx)
@@ -122,3 +122,14 @@ class RunResources:
 def run_of(uri: str) -> str:
     """The run that a resource is about."""
     return uri.removeprefix(PREFIX).removesuffix(LOGS)
+
+
+def _wanted(params: Mapping[str, object]) -> list[str]:
+    """The resources that a client wants to hear of."""
+    asked = params.get("notifications")
+    found = asked.get("resourceSubscriptions") if isinstance(asked, Mapping) else None
+    if (asked is not None and not isinstance(asked, Mapping)) or not isinstance(found, list | None):
+        raise MCPError(
+            code=t.INVALID_PARAMS, message="notifications.resourceSubscriptions must be a list"
+        )
+    return [str(uri) for uri in found or ()]

@@ -172,7 +172,8 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
     async def get_logs(
         run_id: TaskId,
         cursor: Annotated[
-            int | None, Field(ge=0, description="The one of the last answer; the first is 0")
+            int | None,
+            Field(ge=0, le=2**63 - 1, description="The one of the last answer; the first is 0"),
         ] = None,
     ) -> t.CallToolResult:
         """Tell what happened in a run, from a cursor on."""

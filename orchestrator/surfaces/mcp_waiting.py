@@ -30,6 +30,7 @@ from orchestrator.engine.service import Service
 from orchestrator.engine.tasks import Tasks, TaskView, Until
 from orchestrator.errors import OrchestratorError, RunRefused
 from orchestrator.surfaces.client_window import window_seconds
+from orchestrator.surfaces.event_lines import visible
 from orchestrator.surfaces.mcp_answers import LINE_CHARS, run_answer
 from orchestrator.surfaces.mcp_forms import PersonsAnswer, can_ask, question_form, question_words
 from orchestrator.surfaces.mcp_notices import is_modern
@@ -269,7 +270,7 @@ class Lines:
     def add(self, event: Event) -> None:
         """For a run that tells what happens, also when nobody listens any more."""
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._send.send_nowait(f"{event.kind}: {event.text}"[:LINE_CHARS])
+            self._send.send_nowait(f"{event.kind}: {visible(event.text)}"[:LINE_CHARS])
 
     async def during(self, ctx: Call, work: Callable[[], Awaitable[T]]) -> T:
         """Do something, and say something to the client at least every few seconds."""

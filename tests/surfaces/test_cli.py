@@ -35,6 +35,17 @@ def test_an_unknown_command_exits_with_2(capsys: pytest.CaptureFixture[str]) -> 
     assert "no-such-command" in capsys.readouterr().err
 
 
+def test_with_json_an_unknown_command_is_exactly_one_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("frobnicate", "--json") == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {
+        "error": {"code": "usage", "message": "No such command 'frobnicate'."}
+    }
+    assert said.err == ""
+
+
 def test_help_loads_neither_docker_nor_rich() -> None:
     code = (
         "import sys\n"

@@ -94,6 +94,60 @@ def test_check_validates_schemas(capsys: pytest.CaptureFixture[str], agents_dir:
     assert f"{agents_dir}/good/agent.md:4: output_schema: " in capsys.readouterr().out
 
 
+FURTHER = """\
+---
+name: further
+description: "Sends \\e]0;you\\a to whoever reads it."
+subagents: [nobody, good]
+env: {LANG: de_DE.UTF-8}
+---
+Clear \x1b[2J the screen.
+"""
+
+
+def test_check_finds_what_would_only_be_found_in_a_run(
+    capsys: pytest.CaptureFixture[str], agents_dir: Path
+) -> None:
+    (agents_dir / "further").mkdir()
+    (agents_dir / "further" / "agent.md").write_text(FURTHER)
+    assert run("agents", "check") == 3
+    out = capsys.readouterr().out
+    assert "subagents: there is no agent 'nobody' that can be used" in out
+    assert "subagents: good does not list further in its allowed_callers" in out
+    assert "agent 'further' sets LANG in its env" in out
+
+
+def test_nothing_that_an_agent_says_is_obeyed_by_the_terminal(
+    capsys: pytest.CaptureFixture[str], agents_dir: Path
+) -> None:
+    (agents_dir / "further").mkdir()
+    (agents_dir / "further" / "agent.md").write_text(FURTHER)
+    for command in (("list",), ("show", "further"), ("prompt",)):
+        assert run("agents", *command) == 0
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        assert "\x07" not in out
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ("memory: rw", "only a session has a memory"),
+        ("session: true\nwarm: 1", "warm: is for calls without a session"),
+        ("workspace: {mode: ro, gitignore: true}", "workspace.gitignore is for copies"),
+        ("output_schema: {$ref: '#/$defs/answer'}", "which is not in the schema"),
+    ],
+)
+def test_a_field_that_would_do_nothing_is_a_mistake(
+    capsys: pytest.CaptureFixture[str], agents_dir: Path, fields: str, says: str
+) -> None:
+    (agents_dir / "odd").mkdir()
+    text = f"---\nname: odd\ndescription: Odd.\n{fields}\n---\n"
+    (agents_dir / "odd" / "agent.md").write_text(text)
+    assert run("agents", "check") == 3
+    assert says in capsys.readouterr().out
+
+
 def test_list_has_a_line_for_each_agent_and_the_broken_ones_as_well(
     capsys: pytest.CaptureFixture[str], agents_dir: Path
 ) -> None:

@@ -197,7 +197,6 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
         description="Keeps.",
         session=Session(keep=True),
         memory="rw",
-        warm=2,
         permissions=Permissions(allow=("Bash", "Read"), deny=("Write",)),
         approval={"Bash": "ask", "Read": "deny"},
         ask=Asking(whom="user"),
@@ -220,13 +219,18 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
             "session", "container, files and conversation are kept for 30 days after the last call"
         ),
         Row("memory", "memory.md beside agent.md, and what it writes there is kept", warning=True),
-        Row("spares", "2 wait, with the CLI started"),
         Row(
             "limits",
             "2048 MiB of memory, 2 processors, 256 processes, 4096 open files each, 2048 MiB of "
             "disk",
         ),
     ]
+
+
+def test_people_read_how_many_containers_wait() -> None:
+    agent = AgentSpec(name="quick", description="Quick.", warm=2)
+    rows = plan_rows(plan(agent, Task(agent="quick", prompt="-"), PLACE, {}, TOKEN))
+    assert Row("spares", "2 wait, with the CLI started") in rows
 
 
 def test_values_of_variables_are_never_filled_in() -> None:

@@ -78,6 +78,18 @@ def test_the_prompt_can_come_from_stdin_and_context_goes_before_it(
     assert capsys.readouterr().out == "Context:\nIt is late.\n\nTask:\nfrom a pipe\n"
 
 
+@pytest.mark.parametrize("workspace", ["ro", "copy"])
+def test_the_directory_that_one_stands_in_can_be_the_workspace(
+    project: Project, capsys: pytest.CaptureFixture[str], workspace: str
+) -> None:
+    script = "steps: [{tool: Bash, input: {command: cat note}}, {text: '{last_tool_result}'}]"
+    fields = f"workspace: {workspace}\npermissions: {{allow: [Bash]}}"
+    project.agent("reader", script, fields)
+    (project.path / "note").write_text("water the plants")
+    assert run("run", "reader", "read", "--workspace", ".") == 0
+    assert capsys.readouterr().out == "water the plants\n"
+
+
 def test_a_run_that_fails_exits_with_1_and_says_why(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:

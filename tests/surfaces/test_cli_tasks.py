@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -356,7 +357,33 @@ def test_a_question_is_answered_right_there_at_the_terminal(project: Project) ->
             os.close(terminal)
 
 
-def _read_until(terminal: int, wanted: bytes) -> None:
+def test_a_run_in_the_background_goes_on_when_it_asks(project: Project) -> None:
+    project.agent("asker", ASKING, "ask: parent")
+    terminal, theirs = os.openpty()
+    asks = shlex.join([sys.executable, "-c", CODE, "run", "asker", "go"])
+    job = ["setsid", "--ctty", "--wait", "bash", "-c", f"set -m; {asks} & wait"]
+    with subprocess.Popen(job, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        try:
+            said = _read_until(terminal, b" ANSWER`").decode()
+            _, run_id, message = said[said.rindex("orchestrator reply") :].split()[1:4]
+            os.write(terminal, b"to somebody else\n")
+            assert run("reply", run_id, message, "blue") == 0
+            _read_until(terminal, b"it is blue")
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+            os.close(terminal)
+
+
+def test_an_answer_without_words_is_none(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for answer in ("", "  "):
+        assert run("reply", "r1", "m1", answer) == 5
+        assert capsys.readouterr().err.startswith("error: an answer has words")
+
+
+def _read_until(terminal: int, wanted: bytes) -> bytes:
     said = b""
     while wanted not in said:
         said += os.read(terminal, 4096)
+    return said
