@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from orchestrator.containers.labels import SPEC
 from orchestrator.domain.container import Bind, ContainerSpec, Mount
@@ -25,11 +25,15 @@ def create_body(
     *,
     keep_as: str | None = None,
     cpus_available: float | None = float("inf"),
+    profile_path: str | None = None,
+    closed: Sequence[str] = (),
 ) -> JsonObject:
     """The body of POST /containers/create; `keep_as` names a kept container's volumes.
 
-    Without `cpus_available` the engine cannot limit them, and refuses to be asked to. All but the
-    labels is digested into one: another digest, another container.
+    Without `cpus_available` the engine cannot limit them, and refuses to be asked to. An engine
+    that wants its seccomp profile in a file finds it at `profile_path`; `closed` are directories
+    that it would let be written. All but the labels is digested into one: another digest, another
+    container.
     """
     body: JsonObject = {
         "Image": spec.image,
@@ -49,7 +53,11 @@ def create_body(
         "NetworkDisabled": True,
         "Healthcheck": {"Test": ["NONE"]},
         "StopTimeout": 1,
-        "HostConfig": _host_config(spec, keep_as, cpus_available),
+        "HostConfig": {
+            **_host_config(spec, keep_as, cpus_available),
+            "SecurityOpt": _security(spec, profile_path),
+            "Tmpfs": _tmpfs(spec, closed),
+        },
     }
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:12]
     return {**body, "Labels": {**labels, SPEC: digest}}
@@ -66,7 +74,6 @@ def _host_config(
         "Privileged": False,
         "CapDrop": ["ALL"],
         "CapAdd": list(WARDEN_CAPABILITIES),
-        "SecurityOpt": _security(spec),
         "IpcMode": "private",
         "Init": False,
         "RestartPolicy": {"Name": "no"},
@@ -80,11 +87,6 @@ def _host_config(
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
         ],
-        # World-writable with the sticky bit, since not every engine takes uid= for a tmpfs. The
-        # agent is the only user inside who can write at all: root has no DAC_OVERRIDE.
-        "Tmpfs": {
-            t.target: f"rw,exec,nosuid,nodev,mode=1777,size={t.size_bytes}" for t in spec.tmpfs
-        },
         "Mounts": [_mount(mount, keep_as) for mount in spec.mounts],
     }
     if cpus_available is not None:
@@ -94,11 +96,19 @@ def _host_config(
     return config
 
 
-def _security(spec: ContainerSpec) -> list[str]:
+def _security(spec: ContainerSpec, profile_path: str | None) -> list[str]:
     options = ["no-new-privileges"]
     if spec.seccomp is not None:
-        options.append(f"seccomp={spec.seccomp}")
+        options.append(f"seccomp={profile_path or spec.seccomp}")
     return options
+
+
+def _tmpfs(spec: ContainerSpec, closed: Sequence[str]) -> dict[str, str]:
+    # World-writable with the sticky bit, since not every engine takes uid= for a tmpfs. The
+    # agent is the only user inside who can write at all: root has no DAC_OVERRIDE.
+    return dict.fromkeys(closed, "ro,noexec,nosuid,nodev,mode=755,size=4k") | {
+        t.target: f"rw,exec,nosuid,nodev,mode=1777,size={t.size_bytes}" for t in spec.tmpfs
+    }
 
 
 def _mount(mount: Mount, keep_as: str | None) -> JsonObject:

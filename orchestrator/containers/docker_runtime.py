@@ -51,6 +51,10 @@ PINNING_RUNTIMES = frozenset(("runc", "crun", "youki", "nvidia", "io.containerd.
 """OCI runtimes whose containers see a directory as the host does, with its device and inode;
 sandboxes such as gVisor and Kata make up numbers of their own."""
 
+PODMAN_OPENS = ("/run", "/var/tmp")  # noqa: S108 to be closed
+"""Directories that Podman lets be written where the root filesystem is read-only, unless something
+else is mounted there."""
+
 LATE_SECONDS = 600.0
 """For a create that was not answered in time to come to something after all."""
 
@@ -75,6 +79,7 @@ class DockerRuntime:
         self._same_kernel = False
         self._default_runtime = ""
         self._maps_users = False
+        self._is_podman = False
         self._profile: str | None = None
         self._profile_refused: set[str | None] = set()
         """By which OCI runtimes; None is the engine's default."""
@@ -90,6 +95,7 @@ class DockerRuntime:
         self._same_kernel = info.get("KernelVersion") == os.uname().release
         self._default_runtime = str(info.get("DefaultRuntime") or "runc")
         self._maps_users = _maps_users(info)
+        self._is_podman = _is_podman(await self.engine.call(self._api.version))
         self._profile = profile() if _takes_our_profile(info) else None
         await self.events.start()
         return self
@@ -122,7 +128,7 @@ class DockerRuntime:
             deadline=time.time() + spec.lifetime_seconds,
             extra=labels,
         )
-        body = create_body(spec, written, cpus_available=self._cpus)
+        body = self._create_body(spec, written)
         held = _Held(self, name, spec, self._pinned(checked))
         try:
             async with self._starts:
@@ -158,7 +164,7 @@ class DockerRuntime:
             key=key,
             extra=labels,
         )
-        body = create_body(spec, written, keep_as=name, cpus_available=self._cpus)
+        body = self._create_body(spec, written, keep_as=name)
         lock = self.owner.hold(name)
         held = _Held(self, name, spec, self._pinned(checked))
         try:
@@ -238,6 +244,20 @@ class DockerRuntime:
                     self._profile_refused.add(spec.oci_runtime)
                     log.warning("%s; from now on its own is used, which allows more", exc)
             yield container
+
+    def _create_body(
+        self, spec: ContainerSpec, labels: Mapping[str, str], *, keep_as: str | None = None
+    ) -> dict[str, object]:
+        # Podman takes a profile's text for the name of a file, which has to be on its machine.
+        in_file = self._is_podman and self._same_kernel and spec.seccomp is not None
+        return create_body(
+            spec,
+            labels,
+            keep_as=keep_as,
+            cpus_available=self._cpus,
+            profile_path=str(self.owner.file_of(spec.seccomp or "")) if in_file else None,
+            closed=PODMAN_OPENS if self._is_podman else (),
+        )
 
     async def _check_runtime(self, name: str) -> None:
         known = (await self.engine.call(self._api.info)).get("Runtimes") or {}
@@ -472,6 +492,10 @@ def _maps_users(info: Mapping[str, Any]) -> bool:
     """Whether a user inside is another one outside."""
     options = {str(option).split(",")[0] for option in info.get("SecurityOptions") or ()}
     return bool(options & {"name=rootless", "name=userns"})
+
+
+def _is_podman(version: Mapping[str, Any]) -> bool:
+    return any(part.get("Name") == "Podman Engine" for part in version.get("Components") or ())
 
 
 def _without_our_profile(spec: ContainerSpec) -> ContainerSpec:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import Callable
 from urllib.parse import quote, urlsplit
@@ -36,6 +37,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._head: bytearray | None = bytearray()
         self._refusal: tuple[int, bytearray] | None = None
+        self._refusal_bytes = MAX_HEAD
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def ask(self, request: str) -> None:
@@ -72,7 +74,7 @@ class Connection(asyncio.Protocol):
         if self._head is None:
             self.on_body(data)
         elif self._refusal is not None:
-            self._refusal[1].extend(data[:MAX_HEAD])
+            self._read_refusal(self._refusal[1], data)
         else:
             self._head += data
             self._read_head()
@@ -106,8 +108,17 @@ class Connection(asyncio.Protocol):
                 self._answered.set_result(None)
             if rest:
                 self.on_body(rest)
-        else:  # the reason follows in the body, and then the engine hangs up
-            self._refusal = (status, bytearray(rest))
+        else:  # the reason follows in the body
+            self._refusal = (status, bytearray())
+            length = re.search(rb"(?i)\r\ncontent-length: *([0-9]{1,9})\r\n", head + b"\r\n")
+            self._refusal_bytes = min(int(length[1]), MAX_HEAD) if length else MAX_HEAD
+            self._read_refusal(self._refusal[1], rest)
+
+    def _read_refusal(self, body: bytearray, data: bytes) -> None:
+        body += data[:MAX_HEAD]
+        # Docker hangs up after it; Podman waits for another request.
+        if len(body) >= self._refusal_bytes:
+            self.close()
 
     def _why_not(self, exc: Exception | None) -> OrchestratorError:
         if self._refusal is None:

@@ -37,7 +37,8 @@ from orchestrator.settings import Settings
 Progress = Callable[[str], None]
 """Told, in one short line, what is being done now."""
 
-REPOSITORY = "subagent-orchestrator/agent"
+REPOSITORIES = "subagent-orchestrator/"
+REPOSITORY = REPOSITORIES + "agent"
 KIND_LABEL = "orchestrator.image"
 """Which of our images it is: "agent" or "base". Inherited by whatever others build on ours."""
 DIGEST_LABEL = "orchestrator.digest"
@@ -56,6 +57,7 @@ LEFTOVER_SECONDS = 2 * BUILD_LOCK_SECONDS
 """So old, a part of an image is not one that somebody is building on right now."""
 
 LOG_TAIL_LINES = 20
+LOG_CHARS = 240
 """How much of a failed build's log an error repeats."""
 
 CHUNK_BYTES = 1024 * 1024
@@ -167,8 +169,7 @@ def list_images(engine: Engine) -> tuple[BuiltImage, ...]:
             in_use=str(image["Id"]) in used,
         )
         for image in found
-        for tag in map(_short_tag, image.get("RepoTags") or ())
-        if tag.startswith("subagent-orchestrator/")
+        for tag in _our_tags(engine, image)
     ]
     return tuple(sorted(ours, key=lambda image: (-image.created_seconds, image.tag)))
 
@@ -308,22 +309,37 @@ def _note(event: dict[str, Any], log: deque[str], progress: Progress) -> None:
     """One event of the build: a piece of log, or the error that ended it."""
     if "error" in event:
         raise ImageBuildFailed(
-            f"the image build failed: {event['error']}. Its last words:\n{_tail(log)}"
+            f"the image build failed: {_shortened(str(event['error']))}. If it could not fetch "
+            "packages, see that builds on this engine reach the network (its DNS, and its proxy "
+            f"settings); then build again. Its last words:\n{_tail(log)}"
         )
-    text = str(event.get("stream") or "").rstrip()
-    log.extend(text.splitlines())
+    text = _COLOUR.sub("", str(event.get("stream") or "")).rstrip()
+    log.extend(_shortened(line) for line in text.splitlines() if line.strip())
     step = step_line(text)
     if step:
         progress(step)
+
+
+def _shortened(text: str) -> str:
+    """The beginning and the end, which say what it was and what came of it."""
+    words = " ".join(text.split())
+    if len(words) <= LOG_CHARS:
+        return words
+    return f"{words[: LOG_CHARS * 2 // 3]} … {words[-LOG_CHARS // 3 :]}"
 
 
 def _tail(log: Iterable[str]) -> str:
     return "\n".join(f"  {line}" for line in log)
 
 
-def _short_tag(tag: str) -> str:
-    # Podman says localhost/subagent-orchestrator/agent:…
-    return tag.removeprefix("localhost/")
+def _our_tags(engine: Engine, image: dict[str, Any]) -> set[str]:
+    """Ours, as we say them. Podman puts a host before each, though it finds it without one."""
+    found = set()
+    for tag in image.get("RepoTags") or ():
+        before, ours, rest = str(tag).rpartition(REPOSITORIES)
+        if ours and (not before or image_id(engine, ours + rest) == image["Id"]):
+            found.add(ours + rest)
+    return found
 
 
 def _remove(engine: Engine, name: str) -> bool:
@@ -339,6 +355,9 @@ def _remove(engine: Engine, name: str) -> bool:
             raise
     return True
 
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""The old builder writes in red what a step says on its stderr."""
 
 _PART = re.compile(r"---> ([0-9a-f]{12})\b")
 

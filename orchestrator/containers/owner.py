@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -59,6 +60,17 @@ class Owner:
             return True
         lock.release()
         return False
+
+    def file_of(self, text: str) -> Path:
+        """A file of the state directory with this text in it, and nothing else."""
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        path = self._dir / "texts" / digest
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            mine = path.with_name(f"{digest}-{secrets.token_hex(8)}")
+            mine.write_text(text)
+            mine.rename(path)
+        return path.absolute()
 
     def _owner_path(self, owner: str) -> Path:
         safe = "".join(c for c in owner if c.isalnum())  # it comes from a label

@@ -16,6 +16,7 @@ import anyio
 from orchestrator.containers.engine import Engine
 from orchestrator.containers.runtime import Container, Runtime
 from orchestrator.domain.container import MIB, ContainerSpec
+from orchestrator.engine import exhaustion
 from orchestrator.engine.promise import Finding, Promise, ask, launch, tally
 from orchestrator.errors import WireLost
 
@@ -243,10 +244,11 @@ async def _memory(probes: Probes) -> Finding:
             return whose == "memory", f"{limit}: the container was ended, for want of {whose}"
         if done.code != KILLED:
             return False, f"{limit}: took twice as much (exit code {done.code})"
-        with anyio.move_on_after(TELL_SECONDS):
-            await container.fate.out_of_memory.wait()
-        if not container.fate.out_of_memory.is_set():
-            return False, f"{limit}: killed, but the engine does not tell why"
+        if not (await exhaustion.ask(container)).oom_kills:  # as the kernel counts inside
+            with anyio.move_on_after(TELL_SECONDS):
+                await container.fate.out_of_memory.wait()
+            if not container.fate.out_of_memory.is_set():
+                return False, f"{limit}: killed, but neither the engine nor the kernel tells why"
         await container.wire.ping()
         return True, f"{limit}: killed, and reported; the warden still answers"
 

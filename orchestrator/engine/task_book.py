@@ -59,7 +59,7 @@ class TaskView(Frozen):
 
     @property
     def asks(self) -> bool:
-        """Somebody has to answer or to decide; the status follows a moment later."""
+        """Somebody has to answer or to decide."""
         return bool(self.questions or self.approvals)
 
 
@@ -278,11 +278,17 @@ def _view(
     approvals: tuple[Approval, ...] = (),
     unheard: tuple[str, ...] = (),
 ) -> TaskView:
+    status = record.status
+    # What a run asks is in the store a moment before its status.
+    if any(each.run_id == record.run_id for each in questions):
+        status = "waiting_parent_reply"
+    elif any(each.run_id == record.run_id for each in approvals):
+        status = "paused"
     return TaskView(
         run_id=record.run_id,
         agent=record.agent,
         caller=record.caller,
-        status=record.status,
+        status=status,
         reason=record.reason,
         prompt=record.prompt,
         created=record.created,

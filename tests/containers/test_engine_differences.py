@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,8 +16,11 @@ from orchestrator.containers import docker_runtime
 from orchestrator.containers.docker_runtime import DockerRuntime
 from orchestrator.containers.engine import Engine
 from orchestrator.containers.events import EventStream
+from orchestrator.containers.failure import ProfileRefused
+from orchestrator.containers.hijack import Connection, attach
 from orchestrator.containers.mounts import CheckedSpec
 from orchestrator.containers.owner import Owner
+from orchestrator.containers.seccomp import profile
 from orchestrator.domain.container import Bind, ContainerSpec
 from orchestrator.errors import EngineUnreachable, MountRefused, OperatorError
 
@@ -126,6 +130,59 @@ async def test_an_engine_that_goes_away_is_told_as_that_whoever_noticed(
 ) -> None:
     with pytest.raises(EngineUnreachable, match="does not answer"), runtime.engine.translated():
         raise lost
+
+
+async def test_an_engine_that_refuses_and_does_not_hang_up_is_understood_all_the_same(
+    runtime: DockerRuntime, tmp_path: Path
+) -> None:
+    """Recorded from Podman 5.4.2, whose attach makes the container."""
+    said = (
+        b'{"cause":"OCI runtime error","message":"preparing container 5d74 for attach: runc: runc '
+        b"create failed: string SCMP_ACT_NONSENSE is not a valid action for seccomp: OCI runtime "
+        b'error","response":500}\n'
+    )
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 500 Internal Server Error\r\nContent-Length: {len(said)}\r\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+        writer.write(said)
+        await reader.read()  # until the other side hangs up
+        writer.close()
+
+    address = tmp_path / "engine.sock"
+    async with await asyncio.start_unix_server(refuse, address):
+        engine = Engine(f"unix://{address}", runtime.engine.api)
+        with anyio.fail_after(PATIENCE), pytest.raises(ProfileRefused, match="SCMP_ACT_NONSENSE"):
+            await attach(engine, "5d74", Connection(lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("parts", "podman"),
+    [
+        ([{"Name": "Podman Engine", "Version": "5.4.2"}, {"Name": "Conmon"}], True),
+        ([{"Name": "Engine", "Version": "26.1.5+dfsg1"}, {"Name": "containerd"}], False),
+        (None, False),
+    ],
+)
+def test_podman_says_that_it_is(parts: list[dict[str, str]] | None, podman: bool) -> None:
+    assert docker_runtime._is_podman({"Components": parts}) is podman
+
+
+async def test_podman_finds_the_profile_in_a_file_and_nothing_more_can_be_written(
+    runtime: DockerRuntime, spec: ContainerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "_is_podman", True)
+    monkeypatch.setattr(runtime, "_same_kernel", True)
+    body: Any = runtime._create_body(spec.model_copy(update={"seccomp": profile()}), {})
+    option = body["HostConfig"]["SecurityOpt"][1]
+    assert await anyio.Path(option.removeprefix("seccomp=")).read_text() == profile()
+    closed = "ro,noexec,nosuid,nodev,mode=755,size=4k"
+    assert {path: body["HostConfig"]["Tmpfs"][path] for path in ("/run", "/var/tmp")} == {
+        "/run": closed,
+        "/var/tmp": closed,
+    }
 
 
 async def test_what_the_engine_tells_again_of_a_life_before_is_not_heard(

@@ -20,6 +20,7 @@ from orchestrator.containers.images import (
     REPOSITORY,
     BuiltImage,
     ImageInputs,
+    _our_tags,
     build_agent_image,
     build_context,
     current_tags,
@@ -215,8 +216,10 @@ def test_a_failed_build_says_why_and_leaves_nothing(
     claude = tmp_path / "claude"  # the beginning of an executable, which is all that is looked at
     claude.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00" + machine + b"\x00")
     settings = read_settings().model_copy(update={"base_image": base, "claude_binary": claude})
-    with pytest.raises(ImageBuildFailed, match=r"(?s)the image build failed: .*Step 4/"):
+    with pytest.raises(ImageBuildFailed, match=r"(?si)the image build failed: .*step 4/") as failed:
         build_agent_image(engine, settings, lambda _: None)
+    assert "\x1b" not in str(failed.value)  # the old builder's red
+    assert max(map(len, str(failed.value).splitlines())) < 600
     base_id = engine.api.inspect_image(base)["Id"]  # type: ignore[no-untyped-call]
     left = engine.api.images(filters={"since": base, "dangling": True})
     assert [i for i in left if i["ParentId"] == base_id] == []
@@ -253,6 +256,15 @@ def others(engine: Engine, *mine: str) -> list[str]:
 
 def find(images: tuple[BuiltImage, ...], tag: str) -> BuiltImage | None:
     return next((image for image in images if image.tag == tag), None)
+
+
+def test_our_images_are_known_whatever_host_an_engine_puts_before_them(
+    engine: Engine, make_image: Callable[..., str]
+) -> None:
+    name = make_image(f"subagent-orchestrator/test-{uuid.uuid4().hex}:1")
+    image = engine.api.inspect_image(name)  # type: ignore[no-untyped-call]
+    image["RepoTags"] = [f"localhost/{name}", "example.org/subagent-orchestrator/theirs:1", "x:1"]
+    assert _our_tags(engine, image) == {name}
 
 
 def test_prune_removes_an_old_image_and_nothing_else(
