@@ -196,7 +196,7 @@ def test_waiting_ends_at_once_for_a_run_that_asks_or_has_ended(
 ) -> None:
     assert run("wait", "r1") == EXIT_NOT_ENDED
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "r1: coder running"
+    assert lines[0] == "r1: coder waiting_parent_reply"
     assert lines[1].startswith("r1: coder asks (m1;")
     assert run("wait", "r2", "--json") == 1
     (view,) = json.loads(capsys.readouterr().out)["runs"]
