@@ -40,7 +40,13 @@ FENCE = "```"
 FENCE_LINE = 40
 """How long the line may be that opens one."""
 
-SLOW = frozenset(("pattern", "patternProperties", "uniqueItems"))
+SLOW = frozenset(
+    (
+        *("pattern", "patternProperties", "uniqueItems"),
+        # A schema that leads to itself in two ways takes twice as long for each level of an answer.
+        *("$ref", "$dynamicRef", "$recursiveRef"),
+    )
+)
 """Keywords that can take for ever to check, by accident or because somebody has made it so."""
 
 QUICK_CHARS = 16 * 1024
@@ -203,17 +209,16 @@ def _has_slow(schema: object) -> bool:
 
 def _dangling(schema: dict[str, object]) -> str | None:
     """What a $ref leads to that is not in the schema; nothing is fetched from anywhere."""
-    from referencing import Registry
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped] # has no types
     from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
+    from referencing.jsonschema import DRAFT202012, specification_with
 
-    registry: Registry[Any] = Registry()
-    resource = DRAFT202012.create_resource(schema)
-    resolver = registry.with_resource("", resource).resolver()
+    draft = specification_with(str(schema.get("$schema", "")), default=DRAFT202012)
+    resolver = REGISTRY.resolver_with_root(draft.create_resource(schema))
     for ref in _references(schema):
         try:
             resolver.lookup(ref)
-        except Unresolvable:
+        except (Unresolvable, ValueError, TypeError):  # the last two: into a list, or a number
             return f"$ref leads to {_short(ref)!r}, which is not in the schema; add it there"
     return None
 

@@ -28,11 +28,12 @@ class PlainLoader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[object] = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node.value, str):
+                continue  # a list or a mapping, which is no key
             if key_node.value in seen:
-                said = f"{str(key_node.value)[:60]!r} is given twice; remove one of them"
+                said = f"{key_node.value[:60]!r} is given twice; remove one of them"
                 raise yaml.constructor.ConstructorError(None, None, said, key_node.start_mark)
-            if isinstance(key_node.value, str):
-                seen.add(key_node.value)
+            seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
 

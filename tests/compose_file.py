@@ -11,7 +11,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "compose.yaml"
-_VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?:(?P<how>:[-?])(?P<text>[^${}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?:(?P<how>:[-?])(?P<text>[^}]*))?\}")
 
 
 class VariableMissing(Exception):
@@ -28,9 +28,7 @@ def read(environ: Mapping[str, str]) -> dict[str, Any]:
         return value or (match["text"] if match["how"] == ":-" else "")
 
     document = yaml.safe_load(FILE.read_text())
-    filled = yaml.safe_dump(document, width=10_000)
-    while _VARIABLE.search(filled):  # the innermost first
-        filled = _VARIABLE.sub(fill, filled)
+    filled = _VARIABLE.sub(fill, yaml.safe_dump(document, width=10_000))
     return dict(yaml.safe_load(filled))
 
 

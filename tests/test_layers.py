@@ -34,6 +34,7 @@ HOMES = {
     "h11": {"gateway"},
     "httpx": {"gateway"},
     "jsonschema": {"output"},
+    "jsonschema_specifications": {"output"},
     "referencing": {"output"},
     "typer": {"surfaces"},
     "rich": {"surfaces"},

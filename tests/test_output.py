@@ -92,6 +92,7 @@ def test_a_reference_out_of_the_schema_is_never_fetched() -> None:
         ({"type": "object", "properties": {"n": {"type": "integer"}}}, False),
         ({"properties": {"n": {"type": "string", "pattern": "^(a+)+$"}}}, True),
         ({"$defs": {"x": {"uniqueItems": True}}}, True),
+        ({"oneOf": [{"properties": {"arg": {"$ref": "#"}}}, {"properties": {"a": {}}}]}, True),
     ],
 )
 def test_a_schema_that_can_take_for_ever_is_known(
@@ -107,7 +108,11 @@ def test_a_schema_that_can_take_for_ever_is_known(
         ({"properties": {"x": {"items": {"$ref": "https://example.org/s"}}}}, "not in the schema"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}, None),
         ({"$ref": "#node", "$defs": {"a": {"$anchor": "node"}}}, None),
+        ({"required": ["x"], "not": {"$ref": "#/required/x"}}, "not in the schema"),
+        ({"minLength": 3, "not": {"$ref": "#/minLength/x"}}, "not in the schema"),
         ({"enum": [{"$ref": "#/nowhere"}]}, None),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, None),
+        ({"$id": "https://e.org/s", "$ref": "s#/$defs/a", "$defs": {"a": True}}, None),
         ({"$defs": {"a": {"$id": "https://example.org/a"}}, "$ref": "https://example.org/a"}, None),
     ],
 )

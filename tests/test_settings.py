@@ -119,6 +119,7 @@ def test_the_environment_can_turn_off_what_the_file_turns_on(tmp_path: Path) -> 
         ("anthropic_base_url: https://x", "anthropic_base_url is not read from a file"),
         ("engine_candidates: [tcp://x]", "set the variable DOCKER_HOST"),
         ("- max_runs", "must be a mapping, such as `max_runs: 4`"),
+        ("agent_image: {{ image }}", "orchestrator.yaml:1 is not YAML: "),
         ("a: b: c", "orchestrator.yaml:1 is not YAML: mapping values are not allowed here"),
     ],
 )

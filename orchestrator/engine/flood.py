@@ -18,7 +18,15 @@ CHATTER: frozenset[EventKind] = frozenset(
         "status",
     )
 )
-"""What the agent can have us say as often as it likes. All else is seldom, ours, and kept."""
+"""What the agent can have us say as often as it likes. All else is ours, and seldom dropped."""
+
+ALWAYS: frozenset[EventKind] = frozenset(("starting", "started", "workspace", "ended"))
+"""What only we can say."""
+
+
+def group(kind: EventKind) -> str:
+    """What an event is counted with, so that no group can hide another."""
+    return "outside" if kind in OUTSIDE else "chatter" if kind in CHATTER else "words"
 
 
 class Flood:

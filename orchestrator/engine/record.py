@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 import anyio
 
 from orchestrator.domain.events import Event, EventKind
-from orchestrator.engine.flood import CHATTER, OUTSIDE, Flood
+from orchestrator.engine.flood import ALWAYS, Flood, group
 from orchestrator.engine.store import Store
 from orchestrator.errors import StoreFailed
 from orchestrator.redaction import Redactor, Sought
@@ -33,8 +33,8 @@ LOOKED_AT = 16
 """So many times what is shown of a text is searched for secrets; of megabytes, that takes long."""
 
 MAX_EVENTS = 20_000
-"""Of one run, and as many of what the gateway saw. Whoever can write to the CLI's output can make
-up the rest."""
+"""Of one run, of what its agent does, of what is said to and asked by it, and of what the gateway
+saw, each. Whoever can write to the CLI's output can make up the first two."""
 
 EVENTS_PER_SECOND = 100
 """Unless somebody says otherwise."""
@@ -62,7 +62,7 @@ class Record:
         self._redactor = Redactor(secrets)
         self._pending: list[Event] = []
         self._seq = 0
-        self._kept = Counter[bool]()
+        self._kept = Counter[str]()
         self._flood = Flood(events_per_second)
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._warnings: dict[str, None] = {}
@@ -97,12 +97,12 @@ class Record:
                 log.debug("nobody hears of %s any more", self._run_id, exc_info=True)
 
     def _keep(self, kind: EventKind, text: str, data: dict[str, object]) -> None:
-        outside = kind in OUTSIDE
-        if outside or kind in CHATTER:
-            self._kept[outside] += 1
-            if self._kept[outside] > MAX_EVENTS + 1:
+        if kind not in ALWAYS:
+            counted = group(kind)
+            self._kept[counted] += 1
+            if self._kept[counted] > MAX_EVENTS + 1:
                 return
-            if self._kept[outside] > MAX_EVENTS:
+            if self._kept[counted] > MAX_EVENTS:
                 kind, text, data = "warning", f"{MAX_EVENTS} events; no more of them are kept", {}
         self._seq += 1
         line = self._short(text, MAX_TEXT)

@@ -230,6 +230,8 @@ class Dialer:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._resolve = resolve or SystemResolver()
+        self._resolve_proxy = resolve or SystemResolver()
+        """Apart: names that take long, of whatever run, must not keep others from the proxy."""
         self._proxies = Proxies(environ or {})
         self._trust = [] if ssl_context is None else [ssl_context]
         """What TLS is spoken with; made when it is first needed, since that takes a while."""
@@ -275,7 +277,7 @@ class Dialer:
         if proxy is None:
             connection = await _connected(host, port, addresses)
         else:
-            way = await self._addresses(proxy.host, proxy.port)
+            way = await self._addresses(proxy.host, proxy.port, of_proxy=True)
             connection = await _connected(proxy.host, proxy.port, way, what="the operator's proxy ")
         try:
             if proxy is not None:
@@ -287,13 +289,13 @@ class Dialer:
             raise
         return connection
 
-    async def _addresses(self, host: str, port: int) -> Addresses:
+    async def _addresses(self, host: str, port: int, *, of_proxy: bool = False) -> Addresses:
         if ":" in host or host[-1:].isdigit():
             with suppress(ValueError):
                 return (str(ipaddress.ip_address(host)),)
         try:
             with anyio.fail_after(RESOLVE_SECONDS):
-                found = await self._looked_up(host, port)
+                found = await self._looked_up(host, port, of_proxy=of_proxy)
         except TimeoutError:
             raise Unreachable(
                 f"the addresses of {host} could not be found within {RESOLVE_SECONDS:.0f} s"
@@ -306,7 +308,7 @@ class Dialer:
             raise Unreachable(f"{host} has {len(found)} addresses, which is too many to look at")
         return found
 
-    async def _looked_up(self, host: str, port: int) -> Addresses:
+    async def _looked_up(self, host: str, port: int, *, of_proxy: bool) -> Addresses:
         """The addresses of a name. Who gives up leaves its lookup to end by itself: until then that
         has its place among those of the run and of all.
         """
@@ -314,6 +316,8 @@ class Dialer:
 
         async def look_up() -> Addresses:
             with scope:
+                if of_proxy:
+                    return await self._resolve_proxy(host, port)
                 async with self._own_lookups:
                     return await self._resolve(host, port)
             return ()

@@ -80,7 +80,7 @@ class Meter:
         return self._streamed and not (self._said_at_end or self._error_type or self._failed)
 
     def tally(self, *, whole: bool = True) -> Tally:
-        """What it comes to, once no more bytes are coming; `whole` if all of them came.
+        """What it comes to, once no more bytes are coming; not `whole` if some were missed.
 
         Of an answer that is not streamed nothing is seen until all of it is written: who does not
         wait for it pays for all that could have been.
@@ -110,7 +110,7 @@ class Meter:
             read += -(-self._found_bytes // BYTES_PER_INPUT_TOKEN)
             output = max(output, -(-self._output_bytes // BYTES_PER_OUTPUT_TOKEN))
             searches = max(searches, self._searches)
-            if not self._started or not (self._streamed or whole):
+            if not whole and not self._streamed:
                 output = max(output, self._asked.max_tokens)
         return Used(
             input_tokens=read,

@@ -146,7 +146,10 @@ class ModelExchange:
             return
         # What has reached the API is worked on there, whether anybody waits for it or not.
         free = problem == "redirected" or not self._delivery.began
-        tally = Tally() if free else self._meter.tally(whole=not problem)
+        # Where it hung up by itself there was no answer to miss: a CLI asks again, and no budget
+        # should be gone because a proxy hiccups.
+        whole = problem in ("", "unreachable")
+        tally = Tally() if free else self._meter.tally(whole=whole)
         used = tally.model_dump(exclude={"error_type"})
         duration = round((time.monotonic() - self._began) * 1000)
         error_type = tally.error_type or problem

@@ -64,7 +64,10 @@ def read_body(body: bytes) -> dict[str, object]:
         raise Unreadable(f"a body of more than {MAX_PARTS} parts, which nobody looks through,")
     try:
         asked = json.loads(
-            body, object_pairs_hook=_once, parse_int=_short_int, parse_float=_short_float
+            body.decode(),  # json would take UTF-16 too, in which nobody has counted
+            object_pairs_hook=_once,
+            parse_int=_short_int,
+            parse_float=_short_float,
         )
     except Unreadable:
         raise

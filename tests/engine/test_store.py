@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrator.domain.events import Event
+from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import LOOKED_AT, MAX_TEXT, Record
@@ -230,3 +231,16 @@ async def test_nobody_changes_a_session_that_another_process_has_taken(store: St
     await ours.want(key, wanted=False)
     assert await theirs.get(key) == row
     assert await ours.remove(key)
+
+
+async def test_whatever_an_agent_has_us_write_down_there_is_a_limit_to_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.engine.record.MAX_EVENTS", 3)
+    record = Record("r1", store)
+    kinds: tuple[EventKind, ...] = ("text", "approval_asked", "egress")
+    for kind in kinds * 9:
+        record.note(kind, "x")
+    record.note("ended", "")
+    kept = Counter(event.kind for event in record.take())
+    assert kept == {"text": 3, "approval_asked": 3, "egress": 3, "warning": 3, "ended": 1}

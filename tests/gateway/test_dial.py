@@ -146,6 +146,8 @@ async def test_a_lookup_has_its_place_until_its_thread_ends(
             # Another run has its own.
             monkeypatch.setattr("orchestrator.gateway.dial.RESOLVE_SECONDS", PATIENCE)
             assert await other._addresses("quick.example", 80) == (HERE,)
+            # So does the operator's proxy, whoever wants to be led through it.
+            assert await greedy._addresses("proxy.example", 80, of_proxy=True) == (HERE,)
     finally:
         may_end.set()
     with anyio.fail_after(PATIENCE):

@@ -27,6 +27,7 @@ from orchestrator.gateway.model_request import (
         (b'{"messages": [' + b"1," * MAX_PARTS + b"1]}", "a body of more than 300000 parts"),
         (b'{"messages": [' + b'"",' * MAX_PARTS + b"1]}", "a body of more than 300000 parts"),
         (b'{"messages": ' + b'["\\\\",[' * MAX_PARTS, "a body of more than 300000 parts"),
+        ('{"a": "\\"", "b": []}'.encode("utf-16"), "a body that is not JSON"),
         (b'{"max_tokens": ' + b"9" * (NUMBER_CHARS + 1) + b"}", "a body with a number of more"),
         (b'{"temperature": 0.' + b"1" * NUMBER_CHARS + b"}", "a body with a number of more"),
     ],
