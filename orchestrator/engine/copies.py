@@ -193,7 +193,9 @@ class Copies:
             changes = rebased(changes, known, at=handed.at)
             applied = do(changes, in_session=True)
             if not dry_run:
-                self._remember(handed, updated(known, changes, applied.kept_folders, at=handed.at))
+                kept = applied.kept_folders
+                after = updated(known, changes, kept, at=handed.at, now=time.time())
+                self._remember(handed, after)
             return applied
 
     def _own_places(self) -> tuple[Path, ...]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 
+from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.changes import Changes, State
 from orchestrator.workspace.ignore import Ignore
-from orchestrator.workspace.pack import Entry
+from orchestrator.workspace.pack import Entry, shown
 from orchestrator.workspace.tree import Snapshot
+from orchestrator.workspace.work import brings_content
 
 MAX_SNAPSHOTS = 256
 """Sessions whose copies are known again; one that was copied longest ago is copied anew."""
+
+NAMED = 10
+"""So many paths that were taken back are named; the others are counted."""
 
 
 class Snapshots:
@@ -52,31 +57,53 @@ def rebased(changes: Changes, snapshot: Snapshot, *, at: float) -> Changes:
     """The changes that a copy had by then, against what was applied of earlier ones since.
 
     Those that are not the later ones stay as they are: they would take back what came after them.
+    ApplyRefused if the agent had taken back by then what was applied since: of that the changes
+    tell nothing, or have no content.
     """
     if at <= snapshot.applied_at:
         return changes
-    return changes.model_copy(
-        update={
-            "changes": tuple(
-                change.model_copy(update={"old": State.of(snapshot.entries.get(change.path))})
-                for change in changes.changes
-            )
-        }
+    against = tuple(
+        change.model_copy(update={"old": State.of(snapshot.entries.get(change.path))})
+        for change in changes.changes
+    )
+    untold = {path for path, applied in snapshot.applied.items() if applied > at}
+    untold -= {change.path for change in changes.changes}
+    for before, after in zip(changes.changes, against, strict=True):
+        if brings_content(after) and not brings_content(before):
+            untold.add(after.path)
+    if untold:
+        raise ApplyRefused(_taken_back(snapshot.root, sorted(untold)))
+    return changes.model_copy(update={"changes": against})
+
+
+def _taken_back(root: Path, paths: Sequence[str]) -> str:
+    lines = "".join(f"\n  {shown(path)}" for path in paths[:NAMED])
+    more = f"\n  and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    return (
+        f"{root} was left as it is, since the agent has taken back in this run what was applied of "
+        f"an earlier one, and the changes of this run do not tell of it:{lines}{more}\n"
+        "call the session once more and apply what comes of that, which is compared with what is "
+        "there now, or take what you want from `orchestrator show RUN --patch` yourself"
     )
 
 
 def updated(
-    snapshot: Snapshot, changes: Changes, kept_folders: Collection[str], *, at: float
+    snapshot: Snapshot, changes: Changes, kept_folders: Collection[str], *, at: float, now: float
 ) -> Snapshot:
-    """The snapshot once these have been applied, but for directories that could not go."""
-    entries = dict(snapshot.entries)
+    """The snapshot once these, which a copy had `at` some time, have been applied `now`; but for
+    directories that could not go.
+    """
+    entries, applied = dict(snapshot.entries), dict(snapshot.applied)
     for change in changes.changes:
         if change.path in kept_folders:
             continue
-        entries.pop(change.path, None)
+        if State.of(entries.pop(change.path, None)) != change.new:
+            applied[change.path] = now  # otherwise it was applied before, and only that counts
         if (entry := change.new.entry()) is not None:
             entries[change.path] = entry
-    return replace(snapshot, entries=entries, applied_at=max(at, snapshot.applied_at))
+    return replace(
+        snapshot, entries=entries, applied_at=max(at, snapshot.applied_at), applied=applied
+    )
 
 
 def _dumped(snapshot: Snapshot) -> dict[str, object]:
@@ -89,13 +116,15 @@ def _dumped(snapshot: Snapshot) -> dict[str, object]:
         "total_count": snapshot.total_count,
         "marker": snapshot.marker.decode(),
         "applied_at": snapshot.applied_at,
+        "applied": snapshot.applied,
     }
 
 
 def _loaded(kept: dict[str, object]) -> Snapshot:
     entries, places, ignore = kept["entries"], kept["git_places"], kept["ignore"]
     total_bytes, total_count = kept["total_bytes"], kept["total_count"]
-    if not (isinstance(entries, dict) and isinstance(places, list)):
+    applied = kept.get("applied", {})  # earlier ones do not say
+    if not (isinstance(entries, dict) and isinstance(places, list) and isinstance(applied, dict)):
         raise TypeError
     if not (isinstance(total_bytes, int) and isinstance(total_count, int)):
         raise TypeError
@@ -107,5 +136,6 @@ def _loaded(kept: dict[str, object]) -> Snapshot:
         total_bytes=total_bytes,
         total_count=total_count,
         marker=str(kept["marker"]).encode(),
-        applied_at=float(str(kept.get("applied_at", 0.0))),  # earlier ones do not say
+        applied_at=float(str(kept.get("applied_at", 0.0))),  # nor do they this
+        applied={path: float(at) for path, at in applied.items()},
     )

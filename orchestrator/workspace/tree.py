@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import CopyRefused
@@ -40,6 +40,8 @@ class Snapshot:
     """What the copy holds to be known by; empty if nobody will ask."""
     applied_at: float = 0.0
     """Of its changes, those up to then have been applied; what they made is in the entries."""
+    applied: dict[str, float] = field(default_factory=dict)
+    """When each path was last made different by what was applied."""
 
     def records(self) -> Iterator[bytes]:
         """What the program inside compares the copy with."""

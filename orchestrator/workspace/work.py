@@ -17,13 +17,16 @@ from contextlib import suppress
 from functools import partial
 
 from orchestrator.errors import ApplyRefused, CopyFailed
-from orchestrator.workspace.changes import Change, Changes
+from orchestrator.workspace.changes import Change, Changes, State
 from orchestrator.workspace.pack import shown
 from orchestrator.workspace.paths import FILE, FOLDER, STAGE, Root
 from orchestrator.workspace.states import READ_BYTES, state_of
 
 Stamp = tuple[int, int, int]
 """Size, and when content and inode were changed last: the same only if nobody wrote."""
+
+NAMED = 10
+"""So many files that somebody else saved are named; the others are counted."""
 
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -43,6 +46,10 @@ def only_mode(change: Change) -> bool:
     )
 
 
+class _Moved(Exception):
+    """Somebody else has changed this path."""
+
+
 class Work:
     """All of the changes, or none. What somebody else saves in the meantime is not lost."""
 
@@ -53,27 +60,43 @@ class Work:
         """Directories that stay, since something else is in them."""
         self._stage = STAGE + secrets.token_hex(8)
         self._stage_fd = -1
-        self._aside: list[tuple[str, str, Stamp]] = []
-        """What was replaced: its path, its name in the stage, and when it was written last."""
+        self._aside: list[tuple[Change, str, Stamp]] = []
+        """What was replaced, its name in the stage, and when it was written last."""
         self._undo: list[Callable[[], None]] = []
-        """Ways back. Each is noted before its step, which may be broken off at any point."""
+        """Ways back. Each is noted before its step, which may be broken off at any point; so may
+        the way back, and then it is repeated.
+        """
+        self._remade: set[str] = set()
+        """Directories that are ours to give back their modes."""
+        self._saved: dict[str, str] = {}
+        """What somebody else has saved where something was to go back, which stays in the stage
+        under this name.
+        """
 
     def run(self) -> None:
         """CopyFailed if a step fails, ApplyRefused if somebody else writes what is to be replaced;
-        then everything is as it was before.
+        then everything is as it was before, but for what somebody else has saved since.
         """
         try:
             self._open_stage()
             self._all_steps()
             self._check_aside()
+        except _Moved as exc:
+            self._take_back()
+            raise ApplyRefused(
+                f"{shown(str(exc))} was changed by somebody else while the changes were applied, "
+                f"so none was: {self._outcome()}; look at that file, then apply again"
+            ) from exc
         except OSError as exc:
             self._take_back()
             raise CopyFailed(
-                f"the changes were not applied to {self._tree.path}, and it is as it was before: "
-                f"{exc.strerror or exc}"
+                f"the changes were not applied to {self._tree.path} ({exc.strerror or exc}): "
+                f"{self._outcome()}"
             ) from exc
-        except BaseException:
+        except BaseException as exc:
             self._take_back()
+            if self._saved:
+                raise self._broken_off() from exc
             raise
         finally:
             if self._stage_fd >= 0:
@@ -88,15 +111,43 @@ class Work:
             raise CopyFailed(f"{self._tree.path} cannot be written: {exc.strerror}") from exc
 
     def _take_back(self) -> None:
-        try:
-            while self._undo:
-                self._undo.pop()()
-        except OSError as exc:
-            raise CopyFailed(
-                f"a step failed, and so did taking the steps before it back ({exc.strerror}): "
-                f"what {self._tree.path} held before is in {self._tree.path / self._stage}"
-            ) from exc
-        self._clear()
+        """Go all ways back. Asked to stop, it goes on from where it was, and stops at the end."""
+        interrupt: KeyboardInterrupt | None = None
+        while self._undo:
+            try:
+                while self._undo:
+                    self._undo[-1]()
+                    self._undo.pop()
+            except KeyboardInterrupt as exc:
+                interrupt = exc
+            except OSError as exc:
+                raise CopyFailed(
+                    f"a step failed, and so did taking the steps before it back ({exc.strerror}): "
+                    f"what {self._tree.path} held before is in {self._tree.path / self._stage}"
+                ) from exc
+        if not self._saved:
+            self._clear()
+        elif interrupt is not None:
+            raise self._broken_off() from interrupt
+        if interrupt is not None:
+            raise interrupt
+
+    def _broken_off(self) -> CopyFailed:
+        return CopyFailed(
+            f"applying the changes to {self._tree.path} was broken off: {self._outcome()}"
+        )
+
+    def _outcome(self) -> str:
+        """What the directory is like when all has been taken back."""
+        if not self._saved:
+            return f"{self._tree.path} is as it was before"
+        named = [f"{shown(path)} ({name})" for path, name in [*self._saved.items()][:NAMED]]
+        more = f" and {len(self._saved) - NAMED} more" if len(self._saved) > NAMED else ""
+        return (
+            f"somebody else saved {', '.join(named)}{more} meanwhile, which was left, and what was "
+            f"there before is in {self._tree.path / self._stage} under the name in parentheses; "
+            "all else is as it was before"
+        )
 
     def _clear(self) -> None:
         """Remove the stage, also if it is asked to stop in the middle of that."""
@@ -106,12 +157,6 @@ class Work:
         except KeyboardInterrupt:
             remove()
             raise
-
-    def _moved(self, path: str) -> ApplyRefused:
-        return ApplyRefused(
-            f"{shown(path)} was changed by somebody else while the changes were applied, so none "
-            f"was: {self._tree.path} is as it was before; look at that file, then apply again"
-        )
 
     def _all_steps(self) -> None:
         steps = list(enumerate(self._changes.changes))
@@ -166,37 +211,43 @@ class Work:
                 self._undo.append(partial(self._restore, change.path, name))
                 os.rename(there, name, src_dir_fd=folder, dst_dir_fd=self._stage_fd)
             except FileNotFoundError as exc:
-                raise self._moved(change.path) from exc
+                raise _Moved(change.path) from exc
             if _replaces(change):
                 self._put(change, number, folder, there)
         stamp = _stamp(self._stage_fd, name)
         if state_of(self._stage_fd, name) != change.old:
-            raise self._moved(change.path)
-        self._aside.append((change.path, name, stamp))
+            raise _Moved(change.path)
+        self._aside.append((change, name, stamp))
 
     def _check_aside(self) -> None:
         """Whoever had a file open before it was moved away can still write to it."""
-        for path, name, stamp in self._aside:
-            if _stamp(self._stage_fd, name) != stamp:
-                raise self._moved(path)
+        for change, name, stamp in self._aside:
+            if _stamp(self._stage_fd, name) == stamp:
+                continue
+            # Of two hard links to one file, what is done to the second shows in the first.
+            if not _same_content(state_of(self._stage_fd, name), change.old):
+                raise _Moved(change.path)
 
     def _restore(self, path: str, name: str) -> None:
         if not _is_there(self._stage_fd, name):
             return  # it never came to that
-        with self._tree.parent(path) as (folder, there), suppress(FileExistsError):
-            _place(name, self._stage_fd, there, folder)  # or somebody has saved a newer one
+        with self._tree.parent(path) as (folder, there):
+            try:
+                _place(name, self._stage_fd, there, folder)
+            except FileExistsError:
+                if not _is_same(folder, there, self._stage_fd, name):
+                    self._saved[path] = name
 
     def _put(self, change: Change, number: int, folder: int, name: str) -> None:
         self._undo.append(partial(self._unput, change))
         try:
             _place(f"new-{number}", self._stage_fd, name, folder)
         except FileExistsError as exc:
-            raise self._moved(change.path) from exc
+            raise _Moved(change.path) from exc
 
     def _unput(self, change: Change) -> None:
         with self._tree.parent(change.path) as (folder, name), suppress(FileNotFoundError):
-            now = state_of(folder, name)
-            if now.model_copy(update={"mode": change.new.mode}) == change.new:
+            if _same_content(state_of(folder, name), change.new):
                 os.unlink(name, dir_fd=folder)  # otherwise it is somebody else's by now
 
     def _give(self, name: str, uid: int, gid: int) -> None:
@@ -211,8 +262,12 @@ class Work:
             os.rmdir(name, dir_fd=folder)
 
     def _remake_folder(self, path: str, status: os.stat_result) -> None:
-        with self._tree.parent(path) as (folder, name), suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=folder)
+        with self._tree.parent(path) as (folder, name):
+            if path not in self._remade and _is_there(folder, name):
+                return  # it never came to that, or somebody else has made one
+            self._remade.add(path)
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=folder)
             _give(name, folder, status.st_uid, status.st_gid)
             os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=folder)
 
@@ -281,6 +336,19 @@ def _is_there(folder: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _is_same(folder: int, name: str, other_folder: int, other: str) -> bool:
+    """Whether it is the same file, or one that is just like it."""
+    try:
+        return state_of(folder, name) == state_of(other_folder, other)
+    except OSError:  # it has just gone, or is not for us to read
+        return False
+
+
+def _same_content(one: State, other: State) -> bool:
+    """Whether two things differ in their modes at most."""
+    return one.model_copy(update={"mode": other.mode}) == other
 
 
 def _stamp(folder: int, name: str) -> Stamp:

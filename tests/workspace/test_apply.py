@@ -106,6 +106,11 @@ def without_stage(root: Path) -> Tree:
     return {path: state for path, state in tree(root).items() if not path.startswith(STAGE)}
 
 
+def in_stage(root: Path) -> list[bytes]:
+    """What is left of an apply that could not put everything back."""
+    return [path.read_bytes() for path in root.glob(f"{STAGE}*/old-*")]
+
+
 def identities(root: Path) -> dict[str, tuple[int, ...]]:
     rows = {path: path.lstat() for path in root.rglob("*")}
     return {str(path): (it.st_ino, it.st_mode, it.st_mtime_ns) for path, it in rows.items()}
@@ -241,7 +246,8 @@ async def test_what_is_saved_where_something_new_goes_is_not_overwritten(
     with pytest.raises(ApplyRefused, match=f"{name} was changed by somebody else"):
         apply(changes, root)
     assert (root / name).read_text() == "the user's\n"
-    after = tree(root)
+    after = without_stage(root)
+    assert in_stage(root) == ([b"a\n"] if name == "a.txt" else [])
     for path in (name, "new/deep", "new"):  # a directory with their file in it stays
         after.pop(path, None)
         before.pop(path, None)
@@ -264,20 +270,71 @@ async def test_what_is_written_to_a_file_that_was_open_is_not_lost(
     assert tree(root) == {**before, "a.txt": ("file", 0o644, b"a\nmore\n")}
 
 
-async def test_what_is_saved_over_a_change_outlives_that_the_change_is_taken_back(
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("saving", [save, save_as_editors_do])
+async def test_neither_what_is_saved_over_a_change_nor_what_was_there_before_is_lost(
+    root: Path,
+    copy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    saving: Callable[[Path], None],
+) -> None:
+    changes = await changed(root, copy, everything)
+    before = tree(root)
+
+    def meanwhile() -> None:
+        saving(root / "a.txt")
+        raise failure
+
+    at_call(monkeypatch, "rmdir", 1, meanwhile)
+    with pytest.raises(CopyFailed, match=r"somebody else saved a\.txt \(old-0\)") as failed:
+        apply(changes, root)
+    (stage,) = root.glob(f"{STAGE}*")
+    assert f"what was there before is in {stage} under" in str(failed.value)
+    assert (stage / "old-0").read_text() == "a\n"
+    assert without_stage(root) == {**before, "a.txt": ("file", 0o644, b"the user's\n")}
+
+
+async def test_what_is_saved_as_it_was_before_needs_no_second_copy(
     root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = await changed(root, copy, everything)
     before = tree(root)
 
     def meanwhile() -> None:
-        save_as_editors_do(root / "a.txt")
+        (root / "a.txt").write_text("a\n")
         raise OSError(28, "No space left on device")
 
     at_call(monkeypatch, "rmdir", 1, meanwhile)
-    with pytest.raises(CopyFailed, match="No space left"):
+    with pytest.raises(CopyFailed, match="is as it was before"):
         apply(changes, root)
-    assert tree(root) == {**before, "a.txt": ("file", 0o644, b"the user's\n")}
+    assert tree(root) == before
+
+
+async def test_files_that_are_one_by_hard_links_can_be_changed(
+    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, other in (("a.txt", "a2.txt"), ("b.txt", "b2.txt")):
+        (root / other).hardlink_to(root / name)
+
+    def work(copy: Path) -> None:
+        (copy / "a.txt").write_text("changed\n")
+        (copy / "a2.txt").unlink()
+        (copy / "b.txt").write_text("changed\n")
+        (copy / "b2.txt").chmod(0o700)
+
+    def tick() -> None:
+        """Wait until the clock of the file system shows another time."""
+        scratch = root.parent / "scratch"
+        scratch.touch()
+        first = scratch.stat().st_ctime_ns
+        while scratch.stat().st_ctime_ns == first:
+            scratch.touch()
+
+    changes = await changed(root, copy, work)
+    at_call(monkeypatch, "rename", 2, tick)
+    apply(changes, root)
+    assert tree(root) == tree(copy)
 
 
 @pytest.mark.parametrize("step", ["mkdir", "rename", "link", "unlink", "rmdir", "fchmod", "stat"])
@@ -301,6 +358,64 @@ async def test_an_apply_that_is_broken_off_does_all_of_it_or_nothing(
         apply(changes, root)
     monkeypatch.undo()
     assert tree(root) in (before, tree(copy))
+
+
+@pytest.mark.parametrize("step", ["mkdir", "link", "unlink", "chmod", "rmdir", "stat", "open"])
+@pytest.mark.parametrize("times", [(1,), (2,), (1, 2, 3), (5, 6)])
+async def test_what_is_broken_off_while_it_is_taken_back_is_taken_back_all_the_same(
+    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, step: str, times: tuple[int, ...]
+) -> None:
+    (root / "gone").chmod(0o750)
+    changes = await changed(root, copy, everything)
+    before, real, fchmod = tree(root), getattr(os, step), os.fchmod
+    calls, interrupts = 0, 0
+
+    def interrupted(*args: object, **options: object) -> object:
+        nonlocal calls, interrupts
+        result = real(*args, **options)
+        if any(str(arg).startswith(STAGE) for arg in args):
+            return result  # all is back, and the stage is cleared away
+        calls += 1
+        if calls in times:
+            if step == "open":
+                os.close(result)
+            interrupts += 1
+            raise KeyboardInterrupt
+        return result
+
+    def last_step(fd: int, mode: int) -> None:
+        if mode == 0o700:
+            monkeypatch.setattr(os, step, interrupted)
+            raise OSError(28, "No space left on device")
+        fchmod(fd, mode)
+
+    monkeypatch.setattr(os, "fchmod", last_step)
+    with pytest.raises((KeyboardInterrupt, CopyFailed)) as failed:
+        apply(changes, root)
+    monkeypatch.undo()
+    assert failed.type is (KeyboardInterrupt if interrupts else CopyFailed)
+    assert tree(root) == before
+
+
+async def test_an_interruption_while_all_is_taken_back_still_tells_what_was_saved(
+    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = await changed(root, copy, everything)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def meanwhile() -> None:
+        save(root / "a.txt")
+        at_call(monkeypatch, "link", 1, interrupt)  # the first to be put back
+        raise OSError(28, "No space left on device")
+
+    at_call(monkeypatch, "rmdir", 1, meanwhile)
+    with pytest.raises(CopyFailed, match=r"was broken off: somebody else saved a\.txt") as failed:
+        apply(changes, root)
+    assert isinstance(failed.value.__cause__, KeyboardInterrupt)
+    assert in_stage(root) == [b"a\n"]
+    assert (root / "gone/e.txt").read_text() == "e\n"
 
 
 async def test_a_directory_that_holds_more_than_was_copied_stays(root: Path, copy: Path) -> None:
