@@ -180,7 +180,7 @@ def _from_file(path: Path) -> dict[str, object]:
         raise OperatorError(f"{path} cannot be read: {exc.strerror}") from exc
     import yaml  # noqa: PLC0415 most directories have no such file
 
-    from orchestrator.plain_yaml import load_plain  # noqa: PLC0415
+    from orchestrator.plain_yaml import load_plain  # noqa: PLC0415 with yaml
 
     if len(data) > SETTINGS_BYTES:
         raise OperatorError(f"{path} is longer than {SETTINGS_BYTES // 1024} KiB; make it shorter")

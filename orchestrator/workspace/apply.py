@@ -11,7 +11,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.changes import Change, Changes, State
-from orchestrator.workspace.pack import shown
+from orchestrator.workspace.pack import in_lines, shown
 from orchestrator.workspace.paths import (
     FILE,
     Root,
@@ -89,9 +89,8 @@ def apply(
 
 
 def _refusal(root: Path, problems: Sequence[str]) -> str:
-    more = f"\n  and {len(problems) - NAMED} more" if len(problems) > NAMED else ""
-    lines = "".join(f"\n  {problem}" for problem in problems[:NAMED])
-    return f"{root} was left as it is, since the changes do not fit:{lines}{more}"
+    lines = in_lines(problems, NAMED)
+    return f"{root} was left as it is, since the changes do not fit:{lines}"
 
 
 def _links_out(changes: Changes) -> list[str]:

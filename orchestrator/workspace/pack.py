@@ -167,10 +167,21 @@ def sentences(left_out: Mapping[str, Sequence[str]], where: str) -> tuple[str, .
     """What was left out, one line for each reason."""
     lines = []
     for why, paths in sorted(left_out.items()):
-        named = ", ".join(map(shown, paths[:NAMED]))
-        more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
-        lines.append(f"left out of {where}, {why}: {named}{more}")
+        named = in_words([*map(shown, paths)], NAMED)
+        lines.append(f"left out of {where}, {why}: {named}")
     return tuple(lines)
+
+
+def in_words(texts: Sequence[str], most: int) -> str:
+    """The first of them on one line, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def in_lines(texts: Sequence[str], most: int) -> str:
+    """The same, each on a line of its own, the first one too."""
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return "".join(f"\n  {text}" for text in (*texts[:most], *more))
 
 
 def shown(path: str) -> str:

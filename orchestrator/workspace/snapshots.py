@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.changes import Changes, State
 from orchestrator.workspace.ignore import Ignore
-from orchestrator.workspace.pack import Entry, shown
+from orchestrator.workspace.pack import Entry, in_lines, shown
 from orchestrator.workspace.tree import Snapshot
 from orchestrator.workspace.work import brings_content
 
@@ -77,11 +77,10 @@ def rebased(changes: Changes, snapshot: Snapshot, *, at: float) -> Changes:
 
 
 def _taken_back(root: Path, paths: Sequence[str]) -> str:
-    lines = "".join(f"\n  {shown(path)}" for path in paths[:NAMED])
-    more = f"\n  and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    lines = in_lines([*map(shown, paths)], NAMED)
     return (
         f"{root} was left as it is, since the agent has taken back in this run what was applied of "
-        f"an earlier one, and the changes of this run do not tell of it:{lines}{more}\n"
+        f"an earlier one, and the changes of this run do not tell of it:{lines}\n"
         "call the session once more and apply what comes of that, which is compared with what is "
         "there now, or take what you want from `orchestrator show RUN --patch` yourself"
     )

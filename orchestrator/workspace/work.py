@@ -18,7 +18,7 @@ from functools import partial
 
 from orchestrator.errors import ApplyRefused, CopyFailed
 from orchestrator.workspace.changes import Change, Changes, State
-from orchestrator.workspace.pack import shown
+from orchestrator.workspace.pack import in_words, shown
 from orchestrator.workspace.paths import FILE, FOLDER, STAGE, Root
 from orchestrator.workspace.states import READ_BYTES, state_of
 
@@ -141,10 +141,9 @@ class Work:
         """What the directory is like when all has been taken back."""
         if not self._saved:
             return f"{self._tree.path} is as it was before"
-        named = [f"{shown(path)} ({name})" for path, name in [*self._saved.items()][:NAMED]]
-        more = f" and {len(self._saved) - NAMED} more" if len(self._saved) > NAMED else ""
+        named = in_words([f"{shown(path)} ({name})" for path, name in self._saved.items()], NAMED)
         return (
-            f"somebody else saved {', '.join(named)}{more} meanwhile, which was left, and what was "
+            f"somebody else saved {named} meanwhile, which was left, and what was "
             f"there before is in {self._tree.path / self._stage} under the name in parentheses; "
             "all else is as it was before"
         )
