@@ -298,21 +298,23 @@ def _run_build(
             forcerm=True,
             timeout=BUILD_SILENCE_SECONDS,
         )
-        for event in events:
+        failure = ""
+        for event in events:  # to the end, after an error too: half read, its connection stays open
             parts.update(_PART.findall(str(event.get("stream") or "")))
+            failure = failure or str(event.get("error") or "")
             _note(event, log, progress)
+    if failure:
+        raise ImageBuildFailed(
+            f"the image build failed: {_shortened(failure)}. If it could not fetch "
+            "packages, see that builds on this engine reach the network (its DNS, and its proxy "
+            f"settings); then build again. Its last words:\n{_tail(log)}"
+        )
     if not image_exists(engine, tag):
         raise ImageBuildFailed(f"the engine built no {tag}. Its last words:\n" + _tail(log))
 
 
 def _note(event: dict[str, Any], log: deque[str], progress: Progress) -> None:
-    """One event of the build: a piece of log, or the error that ended it."""
-    if "error" in event:
-        raise ImageBuildFailed(
-            f"the image build failed: {_shortened(str(event['error']))}. If it could not fetch "
-            "packages, see that builds on this engine reach the network (its DNS, and its proxy "
-            f"settings); then build again. Its last words:\n{_tail(log)}"
-        )
+    """One event of the build: a piece of its log, which may begin a step."""
     text = _COLOUR.sub("", str(event.get("stream") or "")).rstrip()
     log.extend(_shortened(line) for line in text.splitlines() if line.strip())
     step = step_line(text)
