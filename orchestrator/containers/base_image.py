@@ -203,9 +203,8 @@ def _pull(engine: Engine, name: str) -> None:
     def pull() -> None:
         try:
             for event in engine.api.pull(name, stream=True, decode=True):
-                if "error" in event:
+                if "error" in event:  # and on to the end: half read, the connection stays open
                     heard.put(_PullFailed(str(event["error"])))
-                    return
                 heard.put(str(event.get("status", "")))
             heard.put(None)
         except docker.errors.APIError as exc:
