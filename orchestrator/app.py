@@ -22,29 +22,29 @@ from orchestrator.containers.runtime import Container, Reaped
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.engine.copies import Copies
-from orchestrator.engine.lost import settle_lost
-from orchestrator.engine.memory import Memory
-from orchestrator.engine.pool import Pool
-from orchestrator.engine.retention import Retention, keep_of, kept_tidy
 from orchestrator.engine.service import Service
-from orchestrator.engine.session_rows import SessionRow, SessionRows
-from orchestrator.engine.sessions import Sessions
-from orchestrator.engine.shelf import PoolLimits
+from orchestrator.engine.sessions.memory import Memory
+from orchestrator.engine.sessions.sessions import Sessions
+from orchestrator.engine.spares.pool import Pool
+from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
 from orchestrator.engine.staging import Staging
-from orchestrator.engine.store import Store
+from orchestrator.engine.tasks.lost import settle_lost
+from orchestrator.engine.tasks.retention import Retention, keep_of, kept_tidy
 from orchestrator.errors import OperatorError
-from orchestrator.gateway.credential import credential_of
-from orchestrator.gateway.dial import Dialer
-from orchestrator.gateway.model_service import open_model_service
-from orchestrator.gateway.scripted import ScriptedModel, load_script
-from orchestrator.gateway.secret_store import SecretStore
-from orchestrator.gateway.upstream import Upstream
+from orchestrator.gateway.egress.dial import Dialer
+from orchestrator.gateway.model.credential import credential_of
+from orchestrator.gateway.model.scripted import ScriptedModel, load_script
+from orchestrator.gateway.model.service import open_model_service
+from orchestrator.gateway.model.upstream import Upstream
+from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.settings import Settings, environment, secret_environment
+from orchestrator.store.runs import Store
+from orchestrator.store.session_rows import SessionRow, SessionRows
 from orchestrator.workspace.kept import CHANGES
 
 if TYPE_CHECKING:
-    from orchestrator.containers.docker_runtime import DockerRuntime
+    from orchestrator.containers.docker.runtime import DockerRuntime
 
 SCRIPTED_SECRET = "a-script-plays-the-model"  # noqa: S105 it is none
 """Instead of a secret that nobody has given, where no real model could use it."""
@@ -174,8 +174,8 @@ async def open_runtime(
 ) -> AsyncIterator[DockerRuntime]:
     """The container runtime on the engine that answers; what a crash left is removed first."""
     # Imported here: docker takes 200 ms, which a server should not spend before its hello.
-    from orchestrator.containers.docker_runtime import DockerRuntime
-    from orchestrator.containers.engine import connect
+    from orchestrator.containers.docker.engine import connect
+    from orchestrator.containers.docker.runtime import DockerRuntime
 
     engine = await anyio.to_thread.run_sync(connect, settings)
     try:
@@ -225,7 +225,7 @@ class LazyRuntime:
 
     async def agent_image(self) -> str:
         """The image that agents run in, built if it is missing."""
-        from orchestrator.containers.images import build_agent_image
+        from orchestrator.containers.images.agent_image import build_agent_image
 
         engine = (await self._get()).engine
         build = partial(build_agent_image, engine, self._settings, lambda _: None)
@@ -233,7 +233,7 @@ class LazyRuntime:
 
     async def image_id(self, image: str) -> str:
         """What an image's name stands for; "" if nothing has that name."""
-        from orchestrator.containers.images import image_id
+        from orchestrator.containers.images.agent_image import image_id
 
         engine = (await self._get()).engine
         return await self._known(image, partial(image_id, engine, image))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from orchestrator.app import open_runtime
-from orchestrator.containers.docker_runtime import DockerRuntime
-from orchestrator.containers.engine import connect
-from orchestrator.containers.images import build_agent_image
+from orchestrator.containers.docker.engine import connect
+from orchestrator.containers.docker.runtime import DockerRuntime
+from orchestrator.containers.images.agent_image import build_agent_image
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.settings import Settings, read_settings
 

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent / "orchestrator"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"surfaces"}),
     frozenset({"app"}),
-    frozenset({"engine"}),
-    frozenset({"gateway", "plan"}),
+    frozenset({"engine", "doctor"}),
+    frozenset({"gateway", "plan", "store"}),
     frozenset(
         {"catalog", "access", "output", "redaction", "surroundings", "runners", "containers"}
         | {"workspace"}

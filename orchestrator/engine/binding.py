@@ -8,12 +8,12 @@ from orchestrator.domain.agent import AgentSpec, Network
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
-from orchestrator.gateway.dial import Dialer
-from orchestrator.gateway.egress import EgressAccess, EgressSeen
-from orchestrator.gateway.egress_rules import EgressRules
-from orchestrator.gateway.model_bill import ModelRequestSeen
+from orchestrator.gateway.egress.access import EgressAccess, EgressSeen
+from orchestrator.gateway.egress.dial import Dialer
+from orchestrator.gateway.egress.rules import EgressRules
+from orchestrator.gateway.model.bill import ModelRequestSeen
 from orchestrator.gateway.reach import Reach
-from orchestrator.gateway.routes import RouteAccess, RouteSeen
+from orchestrator.gateway.secrets.routes import RouteAccess, RouteSeen
 
 
 def bind(reach: Reach, prepared: Prepared, live: LiveRun, dialer: Dialer) -> None:

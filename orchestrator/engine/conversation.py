@@ -15,9 +15,9 @@ from orchestrator.domain.container import MIB
 from orchestrator.domain.events import EventKind
 from orchestrator.engine.record import Record
 from orchestrator.errors import WireLost
-from orchestrator.runners import claude_input
-from orchestrator.runners.claude_output import Parser
-from orchestrator.runners.claude_permissions import is_asked_about
+from orchestrator.runners.claude import input as claude_input
+from orchestrator.runners.claude.output import Parser
+from orchestrator.runners.claude.permissions import is_asked_about
 from orchestrator.runners.signs import (
     ControlAnswered,
     ControlAsked,

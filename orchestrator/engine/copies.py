@@ -21,13 +21,13 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.record import Record
 from orchestrator.errors import ApplyRefused, CallerError, CopyFailed
 from orchestrator.plan import Plan
-from orchestrator.workspace.apply import Applied, apply
-from orchestrator.workspace.changes import Changes, load_changes
+from orchestrator.workspace.applying.apply import Applied, apply
+from orchestrator.workspace.changes.changes import Changes, load_changes
 from orchestrator.workspace.copies import collect, copy_in, is_there
-from orchestrator.workspace.git_mounts import git_mounts, git_places, new_git_dirs
+from orchestrator.workspace.git.mounts import git_mounts, git_places, new_git_dirs
 from orchestrator.workspace.kept import Handed, Kept
+from orchestrator.workspace.reading.tree import Snapshot
 from orchestrator.workspace.snapshots import Snapshots, rebased, updated
-from orchestrator.workspace.tree import Snapshot
 
 log = logging.getLogger(__name__)
 

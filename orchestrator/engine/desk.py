@@ -17,10 +17,10 @@ from orchestrator.domain.agent import Asking
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
-from orchestrator.engine.exchanges import Exchanges
-from orchestrator.engine.news import News, soon
 from orchestrator.engine.record import Record
-from orchestrator.engine.store import Store
+from orchestrator.engine.tasks.news import News, soon
+from orchestrator.store.exchanges import Exchanges
+from orchestrator.store.runs import Store
 
 MAX_QUESTION = 20_000
 """Characters of one question; the rest is cut."""

@@ -9,10 +9,10 @@ from orchestrator.engine.conversation import Conversation
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.record import Record
-from orchestrator.engine.session_rows import SessionKey
 from orchestrator.gateway.parent import Delegate
 from orchestrator.gateway.reach import Reach
 from orchestrator.plan import Plan
+from orchestrator.store.session_rows import SessionKey
 
 
 @dataclass

@@ -10,10 +10,10 @@ from pydantic import SecretStr
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
-from orchestrator.engine.memory import MemoryText
-from orchestrator.engine.session_rows import SessionKey
-from orchestrator.engine.spare import spare_key
+from orchestrator.engine.sessions.memory import MemoryText
+from orchestrator.engine.spares.spare import spare_key
 from orchestrator.plan import Place, Plan, plan
+from orchestrator.store.session_rows import SessionKey
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import anyio
 
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.engine.flood import ALWAYS, Flood, group
-from orchestrator.engine.store import Store
 from orchestrator.errors import StoreFailed
 from orchestrator.redaction import Redactor, Sought
+from orchestrator.store.runs import Store
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,12 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
+from orchestrator.containers import exhaustion
+from orchestrator.containers.exhaustion import Strain
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import MIB
 from orchestrator.domain.result import ChangedFile, RunResult
-from orchestrator.engine import exhaustion
 from orchestrator.engine.checkpoints import keep_checkpoints
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.copies import Copies
@@ -26,7 +27,7 @@ from orchestrator.engine.turns import converse, keep_time, too_late
 from orchestrator.errors import CallerError, OrchestratorError
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.workspace.copies import COLLECT_SECONDS
-from orchestrator.workspace.tree import Snapshot
+from orchestrator.workspace.reading.tree import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class _Work:
             outcome.note_use(stage.reach)
             self._live.reach = None  # the next run's bill is none of ours
             if _in_trouble(stage, outcome):
-                stage.strain = await exhaustion.warn(stage.container, record, stage.strain)
+                stage.strain = await _warn_of_limits(stage, record)
 
     def _mind_approvals(self, conversation: Conversation, tasks: TaskGroup) -> None:
         """Put tool calls that need somebody's word to him; what no rule allows is refused."""
@@ -200,6 +201,16 @@ def _in_trouble(stage: Stage, outcome: Outcome) -> bool:
         return True
     troubled = outcome.status != "completed" or stage.conversation.tools_failed
     return troubled or stage.container.fate.out_of_memory.is_set()
+
+
+async def _warn_of_limits(stage: Stage, record: Record) -> Strain:
+    """Note which limits were hit although the CLI went on, so that its result can be understood."""
+    container = stage.container
+    with anyio.CancelScope(shield=True):  # bounded; a run that is out of time has most to tell
+        strain = await exhaustion.ask(container)
+    for hit in exhaustion.hits(strain.since(stage.strain), container.spec):
+        record.note("warning", f"{hit.reason}: {hit.message}", reason=hit.reason)
+    return strain
 
 
 async def _keep_flushing(record: Record) -> None:

@@ -23,16 +23,13 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.desk import Desk
-from orchestrator.engine.exchanges import Exchanges
 from orchestrator.engine.live import LiveRun
-from orchestrator.engine.news import News
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Listener, Record
 from orchestrator.engine.run import carry_out, conclude, not_kept
-from orchestrator.engine.session_rows import SessionKey
-from orchestrator.engine.sessions import Sessions
+from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.staging import Staging
-from orchestrator.engine.store import Store
+from orchestrator.engine.tasks.news import News
 from orchestrator.errors import (
     CallerError,
     CallerRefused,
@@ -44,7 +41,10 @@ from orchestrator.errors import (
 )
 from orchestrator.plan import Plan
 from orchestrator.redaction import Sought
-from orchestrator.workspace.apply import Applied
+from orchestrator.store.exchanges import Exchanges
+from orchestrator.store.runs import Store
+from orchestrator.store.session_rows import SessionKey
+from orchestrator.workspace.applying.apply import Applied
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from orchestrator.containers.exhaustion import Strain
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import Launch
 from orchestrator.engine.conversation import CliEnded, Conversation
-from orchestrator.engine.exhaustion import Strain
-from orchestrator.engine.spare import WaitingCli
+from orchestrator.engine.spares.spare import WaitingCli
 from orchestrator.errors import WireLost
 from orchestrator.gateway.reach import Reach
 from orchestrator.wire.host import Process

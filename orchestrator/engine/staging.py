@@ -21,21 +21,21 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.binding import bind, server_tools
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
-from orchestrator.engine.memory import Memory, MemoryText
-from orchestrator.engine.pool import Pool
 from orchestrator.engine.prepared import Needs, Prepared
-from orchestrator.engine.sessions import Makings, Sessions
-from orchestrator.engine.spare import memory_bytes
+from orchestrator.engine.sessions.memory import Memory, MemoryText
+from orchestrator.engine.sessions.sessions import Makings, Sessions
+from orchestrator.engine.spares.pool import Pool
+from orchestrator.engine.spares.spare import memory_bytes
+from orchestrator.engine.spares.stock import Stock, may_wait
 from orchestrator.engine.stage import Stage, WaitingStage, open_stage
-from orchestrator.engine.stock import Stock, may_wait
 from orchestrator.errors import OrchestratorError
-from orchestrator.gateway.dial import Dialer
-from orchestrator.gateway.model_service import ModelService
+from orchestrator.gateway.egress.dial import Dialer
+from orchestrator.gateway.model.service import ModelService
+from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.reach import Reach
-from orchestrator.gateway.secret_store import SecretStore
-from orchestrator.gateway.upstream import Upstream
+from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.plan import Place
-from orchestrator.runners.claude_launch import history_file
+from orchestrator.runners.claude.launch import history_file
 
 log = logging.getLogger(__name__)
 

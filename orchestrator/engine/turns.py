@@ -8,13 +8,13 @@ import anyio.to_thread
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt
 
 from orchestrator import output
+from orchestrator.containers import exhaustion
 from orchestrator.domain.result import Reason
-from orchestrator.engine import exhaustion
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.stage import Stage
-from orchestrator.gateway.model_access import ModelAccess
+from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.plan import Plan
 from orchestrator.runners.signs import TurnEnded
 

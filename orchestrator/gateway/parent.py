@@ -19,8 +19,8 @@ import anyio.abc
 
 from orchestrator import __version__
 from orchestrator.errors import OrchestratorError
-from orchestrator.gateway.headers import Headers
-from orchestrator.gateway.http_server import ByteStream, Request, Response, Room, serve_http
+from orchestrator.gateway.http.headers import Headers
+from orchestrator.gateway.http.server import ByteStream, Request, Response, Room, serve_http
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import EGRESS_PORT, MODEL_PORT, PARENT_PORT, ROUTES_PORT
-from orchestrator.gateway.egress import EgressAccess
-from orchestrator.gateway.http_server import ByteStream
-from orchestrator.gateway.model_access import ModelAccess
+from orchestrator.gateway.egress.access import EgressAccess
+from orchestrator.gateway.http.server import ByteStream
+from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.parent import ParentAccess
-from orchestrator.gateway.routes import RouteAccess
+from orchestrator.gateway.secrets.routes import RouteAccess
 from orchestrator.redaction import Sought
 
 

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from orchestrator.domain.container import Launch
 from orchestrator.errors import CopyFailed
-from orchestrator.workspace.pack import LENGTH, shown
+from orchestrator.workspace.reading.pack import LENGTH, shown
 
 INSIDE = (Path(__file__).parent / "inside.py").read_text()
 

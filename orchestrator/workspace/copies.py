@@ -12,15 +12,15 @@ import anyio.to_thread
 from orchestrator.domain.container import MIB, WORKSPACE, Launch
 from orchestrator.errors import CopyFailed
 from orchestrator.workspace.box import Box, Chunks, Gentle, Odd, Reader, nothing, program, talk
-from orchestrator.workspace.changes import OBJECTS, Changes, make_folder, save_changes
-from orchestrator.workspace.git_dir import Allowed
-from orchestrator.workspace.listing import MAX_CHANGES, Listing
-from orchestrator.workspace.objects import Objects
-from orchestrator.workspace.pack import BATCH, record, sentences
-from orchestrator.workspace.patch import PATCH_SECONDS, TIDY_SECONDS, make_patch, no_input
+from orchestrator.workspace.changes.changes import OBJECTS, Changes, make_folder, save_changes
+from orchestrator.workspace.changes.listing import MAX_CHANGES, Listing
+from orchestrator.workspace.changes.objects import Objects
+from orchestrator.workspace.changes.patch import PATCH_SECONDS, TIDY_SECONDS, make_patch, no_input
+from orchestrator.workspace.changes.plain_patch import write_plain_patch
+from orchestrator.workspace.git.directory import Allowed
 from orchestrator.workspace.paths import MARKER
-from orchestrator.workspace.plain_patch import write_plain_patch
-from orchestrator.workspace.tree import Snapshot, TreeCopy, nowhere
+from orchestrator.workspace.reading.pack import BATCH, record, sentences
+from orchestrator.workspace.reading.tree import Snapshot, TreeCopy, nowhere
 
 COPY_SECONDS = 600.0
 """For a workspace to be copied into its container."""

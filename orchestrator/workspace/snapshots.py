@@ -9,11 +9,11 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 from orchestrator.errors import ApplyRefused
-from orchestrator.workspace.changes import Changes, State
-from orchestrator.workspace.ignore import Ignore
-from orchestrator.workspace.pack import Entry, in_lines, shown
-from orchestrator.workspace.tree import Snapshot
-from orchestrator.workspace.work import brings_content
+from orchestrator.workspace.applying.steps import brings_content
+from orchestrator.workspace.changes.changes import Changes, State
+from orchestrator.workspace.reading.ignore import Ignore
+from orchestrator.workspace.reading.pack import Entry, in_lines, shown
+from orchestrator.workspace.reading.tree import Snapshot
 
 MAX_SNAPSHOTS = 256
 """Sessions whose copies are known again; one that was copied longest ago is copied anew."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
-from orchestrator.gateway.dial import Addresses, Dialer, Dialled, Unreachable, Vet
+from orchestrator.gateway.egress.dial import Addresses, Dialer, Dialled, Unreachable, Vet
 
 HELLO = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\ncanary"
 

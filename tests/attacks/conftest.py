@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.app import open_runtime
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.settings import read_settings
 from tests.attacks.canary import Canary, singing
 from tests.attacks.rig import Rig, staged
 from tests.attacks.spoils import Spoils, work
 from tests.engine.harness import Harness
-from tests.gateway.git_server import Exchange, HttpsServer, https_server
+from tests.gateway.secrets.git_server import Exchange, HttpsServer, https_server
 
 # Shared by the attacks of a package and not made for each: a container takes most of a second.
 

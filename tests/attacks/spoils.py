@@ -15,7 +15,7 @@ import anyio
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.workspace.apply import Applied
+from orchestrator.workspace.applying.apply import Applied
 from tests.attacks.rig import PATIENCE
 from tests.engine.harness import Harness, Steps, bash
 

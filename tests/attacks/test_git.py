@@ -10,7 +10,7 @@ from tests.attacks.mark import attack
 from tests.attacks.rig import Rig
 from tests.attacks.spoils import OUTSIDE, Spoils, contents, git, work
 from tests.engine.harness import Harness
-from tests.gateway.git_server import HttpsServer
+from tests.gateway.secrets.git_server import HttpsServer
 
 
 def used(root: Path) -> None:

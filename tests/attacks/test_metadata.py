@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.domain.agent import Network
-from orchestrator.gateway.egress_rules import EgressRules
+from orchestrator.gateway.egress.rules import EgressRules
 from tests.attacks.canary import Canary, own_addresses
 from tests.attacks.mark import attack
 from tests.attacks.rig import Rig, connect, get, staged, status

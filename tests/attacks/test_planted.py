@@ -13,10 +13,10 @@ import pytest
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine.session_rows import SessionKey
-from orchestrator.gateway.http_server import Request
-from orchestrator.gateway.scripted import Script, scripted_server
+from orchestrator.gateway.http.server import Request
+from orchestrator.gateway.model.scripted import Script, scripted_server
 from orchestrator.settings import read_settings
+from orchestrator.store.session_rows import SessionKey
 from tests.attacks.mark import attack
 from tests.attacks.rig import PATIENCE
 from tests.engine import test_hostile_workspace as hostile

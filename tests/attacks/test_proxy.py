@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gateway import request_head
+from orchestrator.gateway.http import request_head
 from tests.attacks.canary import Canary
 from tests.attacks.mark import attack
 from tests.attacks.rig import Rig, connect, get, staged, status

@@ -10,7 +10,7 @@ from orchestrator.domain.container import ROUTES_PORT
 from tests.attacks.mark import attack
 from tests.attacks.rig import Rig, status
 from tests.engine.test_secrets import shapes
-from tests.gateway.git_server import Exchange, HttpsServer
+from tests.gateway.secrets.git_server import Exchange, HttpsServer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.attacks.rig import TOOLS, Rig, connect, get
 from tests.attacks.test_model import post
 from tests.engine.harness import Harness, bash
 from tests.engine.test_secrets import search, shapes
-from tests.gateway.git_server import HttpsServer
+from tests.gateway.secrets.git_server import HttpsServer
 
 
 @attack(

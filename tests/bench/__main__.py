@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio
 
-from orchestrator.containers.engine import Engine
+from orchestrator.containers.docker.engine import Engine
 from tests.bench.crowd import crowd, memory
 from tests.bench.egress import egress
 from tests.bench.latency import latency, rate

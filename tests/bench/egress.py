@@ -16,8 +16,8 @@ import anyio.to_thread
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import Network
 from orchestrator.domain.container import EGRESS_PORT, EGRESS_URL, Launch
-from orchestrator.gateway.dial import Dialer
-from orchestrator.gateway.egress import EgressAccess
+from orchestrator.gateway.egress.access import EgressAccess
+from orchestrator.gateway.egress.dial import Dialer
 from tests.bench.row import Row, Target
 from tests.bench.stage import COMMAND_SECONDS, Stage
 

@@ -21,7 +21,7 @@ from anyio import to_thread
 from orchestrator.app import open_orchestrator
 from orchestrator.domain import Frozen
 from orchestrator.domain.task import Task
-from orchestrator.engine.tasks import Tasks
+from orchestrator.engine.tasks.tasks import Tasks
 from tests.bench.row import Row
 from tests.bench.runs import ANSWER, PROMPT, bench_settings, open_model
 from tests.bench.stage import Stage

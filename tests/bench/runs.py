@@ -27,14 +27,14 @@ from pydantic import SecretStr
 from orchestrator.app import open_orchestrator
 from orchestrator.domain.container import MODEL_URL
 from orchestrator.domain.task import Task
-from orchestrator.engine.tasks import Tasks
-from orchestrator.gateway.http_server import Request, Response
-from orchestrator.gateway.loopback import serve_on_loopback
-from orchestrator.gateway.scripted import Script, ScriptedServer
+from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.gateway.http.loopback import serve_on_loopback
+from orchestrator.gateway.http.server import Request, Response
+from orchestrator.gateway.model.scripted import Script, ScriptedServer
 from orchestrator.plan import Plan
-from orchestrator.runners.claude_input import user_message
+from orchestrator.runners.claude.input import user_message
 from orchestrator.settings import Settings, read_settings
-from orchestrator.surfaces.mcp_server import build_server
+from orchestrator.surfaces.mcp.server import build_server
 from tests.bench.row import Row, Target, ratio_at_most
 from tests.bench.stage import COMMAND_SECONDS, Stage, median_ms
 

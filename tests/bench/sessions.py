@@ -17,8 +17,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from orchestrator.app import open_orchestrator
 from orchestrator.domain.task import Task
-from orchestrator.engine.session_rows import SessionKey
-from orchestrator.runners.claude_input import user_message
+from orchestrator.runners.claude.input import user_message
+from orchestrator.store.session_rows import SessionKey
 from tests.bench.row import Row, ratio_at_most
 from tests.bench.runs import (
     ANSWER,

@@ -13,9 +13,9 @@ import anyio
 
 from orchestrator.app import open_orchestrator
 from orchestrator.domain.task import Task
-from orchestrator.engine.pool import Pool
 from orchestrator.engine.service import Service
-from orchestrator.engine.shelf import PoolState
+from orchestrator.engine.spares.pool import Pool
+from orchestrator.engine.spares.shelf import PoolState
 from orchestrator.engine.stage import WaitingStage
 from tests.bench.row import Row, Target, ratio_at_most
 from tests.bench.runs import (

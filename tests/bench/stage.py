@@ -18,9 +18,9 @@ import anyio.to_thread
 import docker
 
 from orchestrator.app import open_runtime
-from orchestrator.containers.docker_runtime import DockerRuntime
-from orchestrator.containers.engine import Engine
-from orchestrator.containers.images import build_agent_image
+from orchestrator.containers.docker.engine import Engine
+from orchestrator.containers.docker.runtime import DockerRuntime
+from orchestrator.containers.images.agent_image import build_agent_image
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.settings import read_settings
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine.exchanges import Exchanges
-from orchestrator.engine.lost import settle_lost
-from orchestrator.engine.news import News
-from orchestrator.engine.store import Store
-from orchestrator.engine.task_book import TaskBook
+from orchestrator.engine.tasks.lost import settle_lost
+from orchestrator.engine.tasks.news import News
+from orchestrator.engine.tasks.task_book import TaskBook
+from orchestrator.store.exchanges import Exchanges
+from orchestrator.store.runs import Store
 from tests.bench.row import Row, Target
 from tests.bench.stage import Stage
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import MIB, ContainerSpec, Launch, Limits, Tmpfs
 from orchestrator.errors import SpawnFailed, WireLost

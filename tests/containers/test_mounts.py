@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from orchestrator.app import mount_policy
-from orchestrator.containers.docker_runtime import DockerRuntime
-from orchestrator.containers.engine import Engine
+from orchestrator.containers.docker.engine import Engine
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.domain.container import Bind, ContainerSpec, Launch
 from orchestrator.errors import MountRefused

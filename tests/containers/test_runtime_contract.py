@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator.containers.create import create_body
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.create import create_body
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.fake import STATE, FakeEngine, FakeRuntime
 from orchestrator.containers.labels import ContainerInfo, Kind, make_labels
 from orchestrator.containers.mounts import MountPolicy

@@ -8,8 +8,9 @@ import logging
 import anyio
 import pytest
 
-from orchestrator.containers import docker_runtime, seccomp
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers import seccomp
+from orchestrator.containers.docker import runtime as docker_runtime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.failure import ProfileRefused
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.errors import SpecRefused

@@ -14,19 +14,19 @@ from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
-from orchestrator.engine.memory import Memory
-from orchestrator.engine.pool import Pool
 from orchestrator.engine.service import Service
-from orchestrator.engine.session_rows import SessionRows
-from orchestrator.engine.sessions import Sessions
-from orchestrator.engine.shelf import PoolLimits
+from orchestrator.engine.sessions.memory import Memory
+from orchestrator.engine.sessions.sessions import Sessions
+from orchestrator.engine.spares.pool import Pool
+from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
 from orchestrator.engine.staging import Staging
-from orchestrator.engine.store import Store
-from orchestrator.gateway.dial import Dialer
-from orchestrator.gateway.model_service import ModelService
-from orchestrator.gateway.scripted import Script, ScriptedModel
-from orchestrator.gateway.secret_store import SecretStore
+from orchestrator.gateway.egress.dial import Dialer
+from orchestrator.gateway.model.scripted import Script, ScriptedModel
+from orchestrator.gateway.model.service import ModelService
+from orchestrator.gateway.secrets.secret_store import SecretStore
+from orchestrator.store.runs import Store
+from orchestrator.store.session_rows import SessionRows
 
 Steps = Sequence[dict[str, object]]
 

@@ -20,13 +20,13 @@ from orchestrator.engine.clock import Clock
 from orchestrator.engine.conversation import Conversation
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.live import LiveRun
-from orchestrator.engine.lost import nothing_kept
 from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.record import Listener, Record
 from orchestrator.engine.service import Begun, Service
-from orchestrator.engine.store import Store
-from orchestrator.engine.tasks import Tasks
+from orchestrator.engine.tasks.lost import nothing_kept
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.plan import Plan
+from orchestrator.store.runs import Store
 
 AGENT = AgentSpec(name="worker", description="Works.", prompt="You work.")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from orchestrator.app import LazyRuntime, open_orchestrator
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.engine.service import Service
 from orchestrator.settings import Settings
 

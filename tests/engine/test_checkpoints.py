@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.fake import FakeEngine, FakeRuntime
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.domain.events import Event
@@ -18,7 +18,7 @@ from orchestrator.domain.task import Task
 from orchestrator.engine import checkpoints as checkpoints_module
 from orchestrator.engine.checkpoints import keep_checkpoints
 from orchestrator.engine.record import Record
-from orchestrator.engine.tasks import Tasks
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CopyFailed
 from tests.engine.harness import Harness, Steps, bash
 

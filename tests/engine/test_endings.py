@@ -10,14 +10,14 @@ import anyio
 import pytest
 
 from orchestrator.app import open_runtime
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine import turns as turns_module
 from orchestrator.errors import AgentNotFound, CallerRefused, MountRefused
 from orchestrator.settings import Settings
-from tests.containers.engine_proxy import engine_proxy
+from tests.containers.docker.engine_proxy import engine_proxy
 from tests.engine.harness import Harness, Steps, bash
 
 PATIENCE = 240

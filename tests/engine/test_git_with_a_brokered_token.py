@@ -14,16 +14,16 @@ import pytest
 from pydantic import SecretStr
 
 from orchestrator import surroundings
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import HOME, ROUTES_PORT, ROUTES_URL, ContainerSpec, Launch
-from orchestrator.gateway.dial import Addresses
-from orchestrator.gateway.routes import RouteAccess, RouteSeen
+from orchestrator.gateway.egress.dial import Addresses
+from orchestrator.gateway.secrets.routes import RouteAccess, RouteSeen
 from orchestrator.wire.host import Completed
 from tests.engine.harness import Harness, bash
 from tests.engine.test_secrets import search, shapes
-from tests.gateway.git_server import GitServer, git_server
+from tests.gateway.secrets.git_server import GitServer, git_server
 
 PATIENCE = 120
 

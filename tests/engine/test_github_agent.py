@@ -15,17 +15,17 @@ from typing import Any
 import anyio
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.container import HOME, ROUTES_URL, Launch
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine.session_rows import SessionKey
-from orchestrator.gateway.dial import Dialer
+from orchestrator.gateway.egress.dial import Dialer
+from orchestrator.store.session_rows import SessionKey
 from tests.engine.harness import Harness, Steps
 from tests.engine.shipped import place_shipped, shipped_fields
 from tests.engine.test_git_with_a_brokered_token import stored
 from tests.engine.test_secrets import search, shapes
-from tests.gateway.git_server import Exchange, GitServer, git_server, https_server
+from tests.gateway.secrets.git_server import Exchange, GitServer, git_server, https_server
 
 PATIENCE = 170
 

@@ -15,8 +15,8 @@ from orchestrator.domain.container import MODEL_URL, Launch
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.gateway.scripted import Script, ScriptedServer, scripted_server
-from orchestrator.runners import claude_launch
+from orchestrator.gateway.model.scripted import Script, ScriptedServer, scripted_server
+from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.settings import Settings
 from tests.engine.staged import AGENT_UID, open_service, write_agent, write_workspace
 

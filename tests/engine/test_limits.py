@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers import exhaustion
+from orchestrator.containers.docker.runtime import DockerRuntime
+from orchestrator.containers.exhaustion import DiskWatch, Hit, Strain, ask, hits
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import MIB, WORKSPACE, ContainerSpec, Launch, Limits, Volume
 from orchestrator.domain.task import Task
-from orchestrator.engine import exhaustion
-from orchestrator.engine.exhaustion import DiskWatch, Hit, Strain, ask, hits
 from orchestrator.engine.flood import Flood
 from tests.engine.harness import Harness, Steps, bash
 

@@ -27,10 +27,10 @@ from orchestrator.engine.record import Record
 from orchestrator.engine.run import NOT_KEPT, carry_out, conclude
 from orchestrator.engine.service import Begun
 from orchestrator.engine.stage import Stage, open_cli
-from orchestrator.engine.store import Store
-from orchestrator.gateway.model_access import ModelAccess
+from orchestrator.gateway.model.access import ModelAccess
+from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.reach import Reach
-from orchestrator.gateway.scripted import Script, ScriptedModel
+from orchestrator.store.runs import Store
 from tests.engine.scripted_runs import ScriptedService
 from tests.engine.test_conversation import asking, ended
 

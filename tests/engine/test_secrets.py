@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.gateway.scripted import Script, ScriptedServer, scripted_server
+from orchestrator.gateway.model.scripted import Script, ScriptedServer, scripted_server
 from orchestrator.settings import Settings
 from tests.engine.staged import engine_of, open_service, write_agent, write_workspace
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.task import Task
-from orchestrator.gateway.dial import Dialer
+from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.settings import Settings
 from tests.engine.harness import Harness, bash
 from tests.engine.shipped import place_shipped, shipped_fields

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.file_lock import file_lock
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import ChangedFile, RunResult

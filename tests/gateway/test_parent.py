@@ -17,7 +17,7 @@ from mcp import Client as McpClient
 
 from orchestrator.errors import RunNotFound
 from orchestrator.gateway import parent
-from orchestrator.gateway.loopback import SocketStream
+from orchestrator.gateway.http.loopback import SocketStream
 from orchestrator.gateway.parent import ParentAccess
 from tests.gateway.near import PATIENCE, Answer, Client, connection
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from orchestrator.gateway.dial import Dialer, Unreachable
-from orchestrator.gateway.forward import Filter, Forwarded, Outgoing, Rewrite, forward, passed_on
-from orchestrator.gateway.headers import Headers
-from orchestrator.gateway.request_head import read_head
+from orchestrator.gateway.egress.dial import Dialer, Unreachable
+from orchestrator.gateway.http.forward import (
+    Filter,
+    Forwarded,
+    Outgoing,
+    Rewrite,
+    forward,
+    passed_on,
+)
+from orchestrator.gateway.http.headers import Headers
+from orchestrator.gateway.http.request_head import read_head
 from orchestrator.wire.streams import Stream
 from tests.gateway.origin import Names, Talk, listening
 

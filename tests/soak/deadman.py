@@ -24,8 +24,8 @@ import docker
 import docker.errors
 
 from orchestrator.app import open_runtime
-from orchestrator.containers.engine import connect
-from orchestrator.containers.images import build_agent_image
+from orchestrator.containers.docker.engine import connect
+from orchestrator.containers.images.agent_image import build_agent_image
 from orchestrator.domain import Frozen
 from orchestrator.settings import read_settings
 

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from orchestrator.app import open_runtime
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.errors import WireLost
 from orchestrator.settings import read_settings

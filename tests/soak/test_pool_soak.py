@@ -17,10 +17,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
-from orchestrator.containers.engine import CALL_THREADS
-from tests.engine.pool_storm import Storm
-from tests.engine.test_pool import docker_stage
+from orchestrator.containers.docker.engine import CALL_THREADS
+from orchestrator.containers.docker.runtime import DockerRuntime
+from tests.engine.spares.pool_storm import Storm
+from tests.engine.spares.test_pool import docker_stage
 
 CLAIMS = int(os.environ.get("SOAK_CLAIMS", "1000"))
 SEED = int(os.environ.get("SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)

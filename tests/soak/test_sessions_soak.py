@@ -18,9 +18,9 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from tests.engine.harness import Harness
-from tests.engine.test_sessions import remembering, told
+from tests.engine.sessions.test_sessions import remembering, told
 
 COUNT = int(os.environ.get("SOAK_SESSIONS", "20"))
 RESTART = os.environ.get("SOAK_RESTART") == "1"

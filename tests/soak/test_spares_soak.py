@@ -12,12 +12,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
-from orchestrator.engine.pool import Pool
 from orchestrator.engine.service import Service
-from orchestrator.engine.shelf import PoolLimits, PoolState
+from orchestrator.engine.spares.pool import Pool
+from orchestrator.engine.spares.shelf import PoolLimits, PoolState
 from orchestrator.engine.stage import WaitingStage
 from orchestrator.errors import OrchestratorError
 from tests.engine.harness import Harness, Steps, bash

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.surfaces.killed_server import Lives, add_agents
-from tests.surfaces.mcp_stage import on_stage
+from tests.surfaces.mcp.killed_server import Lives, add_agents
+from tests.surfaces.mcp.mcp_stage import on_stage
 
 KILLS = int(os.environ.get("SOAK_KILLS", "200"))
 SEED = int(os.environ.get("SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)

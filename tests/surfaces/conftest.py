@@ -11,7 +11,7 @@ import pytest
 from orchestrator.app import open_runtime
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.settings import read_settings
-from tests.surfaces.mcp_stage import Stage, on_stage
+from tests.surfaces.mcp.mcp_stage import Stage, on_stage
 from tests.surfaces.task_stage import Serve, serving
 
 CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")

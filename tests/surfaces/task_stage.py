@@ -10,9 +10,9 @@ import anyio
 from mcp import Client
 
 from orchestrator.app import open_orchestrator
-from orchestrator.engine.tasks import Tasks
-from orchestrator.surfaces.mcp_server import Watch, build_server
-from tests.surfaces.mcp_stage import PATIENCE, Stage, call, text
+from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.surfaces.mcp.server import Watch, build_server
+from tests.surfaces.mcp.mcp_stage import PATIENCE, Stage, call, text
 
 Document = dict[str, Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer.main
 
 from orchestrator.settings import SOURCES
-from orchestrator.surfaces.cli import app
+from orchestrator.surfaces.cli.main import app
 
 README = (Path(__file__).parent.parent.parent / "README.md").read_text()
 

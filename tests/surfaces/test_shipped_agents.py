@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.surfaces.cli import main
+from orchestrator.surfaces.cli.main import main
 from tests.surfaces.conftest import Project
 
 AGENTS = Path(__file__).parent.parent.parent / "agents"

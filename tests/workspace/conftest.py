@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import WORKSPACE, ContainerSpec, Volume
 

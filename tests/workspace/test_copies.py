@@ -10,16 +10,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator.containers.docker_runtime import DockerRuntime
+from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import MIB, WORKSPACE, ContainerSpec, Launch, Volume
 from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused, CopyRefused
-from orchestrator.workspace.apply import apply
-from orchestrator.workspace.changes import Changes, load_changes
+from orchestrator.workspace.applying.apply import apply
+from orchestrator.workspace.changes.changes import Changes, load_changes
 from orchestrator.workspace.copies import collect, copy_in, is_there, is_untouched
 from orchestrator.workspace.paths import MARKER
-from orchestrator.workspace.tree import Snapshot
+from orchestrator.workspace.reading.tree import Snapshot
 from tests.workspace.trees import PATIENCE, LocalBox, LocalProgram, git, make, repository, tree
 
 LINES = "".join(f"line {number}\n" for number in range(50))

@@ -11,7 +11,7 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.workspace.apply import apply
+from orchestrator.workspace.applying.apply import apply
 from orchestrator.workspace.copies import collect, copy_in
 from tests.workspace.trees import PATIENCE, LocalBox, Tree, git, tree
 

@@ -1,0 +1,1 @@
+"""The runtime contract on a Docker or Podman engine."""

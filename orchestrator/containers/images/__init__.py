@@ -1,0 +1,1 @@
+"""The image that agents run in, and what goes into it."""

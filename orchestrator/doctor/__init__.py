@@ -1,0 +1,1 @@
+"""What we promise of a container, proven on an engine."""

@@ -1,0 +1,1 @@
+"""Containers, conversations and memory that stay between calls."""

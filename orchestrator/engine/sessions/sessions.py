@@ -1,0 +1,399 @@
+"""Sessions: a container and a conversation that stay between calls, one call at a time.
+
+While it is in use, and for a while after, the CLI stays alive and the next call is one more line on
+its stdin. Then the CLI goes, later the container stops; the files stay, and with them the
+conversation, which the next call takes up again, in this process or in another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from typing import Self, TypeVar
+
+import anyio
+
+from orchestrator.containers.exhaustion import DiskWatch, Strain
+from orchestrator.containers.runtime import Container, Runtime
+from orchestrator.domain.agent import Session
+from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.engine.stage import Stage, open_cli
+from orchestrator.errors import NameTaken, OrchestratorError, WireLost
+from orchestrator.gateway.reach import Reach
+from orchestrator.store.session_rows import SessionKey, SessionRow, SessionRows, SessionState
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.5
+"""How often idle sessions are looked at, and asked for those that others wait for."""
+
+DISK_SECONDS = 15.0
+"""How often, between calls, what a session's files take up is looked at. What an agent left
+running may still write."""
+
+SWEEP_SECONDS = 60.0
+"""How often the store is searched for sessions that have expired."""
+
+TAKE_SECONDS = 60.0
+"""For another orchestrator to let go of a session; one in use is held for longer than that."""
+
+RETRY_SECONDS = 0.2
+
+CLOSE_SECONDS = 30.0
+"""For a CLI and its container to end."""
+
+
+@dataclass(frozen=True)
+class Makings:
+    """What a session's container and CLI are made of, as things are now."""
+
+    spec: ContainerSpec
+    labels: Mapping[str, str]
+    agent_digest: str
+    """Another one, and the container is made anew; its files stay."""
+    cli_digest: str
+    """Another one, and the CLI is started anew; its conversation goes on."""
+    reach: Callable[[], Reach]
+    launch: Callable[[Reach, str, bool], Launch]
+    """With which reach, of which conversation, and whether that is to be taken up again."""
+    history: Callable[[str], str]
+    """Where the CLI keeps a conversation."""
+    disk_bytes: int
+    """What the session's files may take up."""
+
+
+@dataclass(frozen=True)
+class SessionUse:
+    """A session that a call has for itself."""
+
+    stage: Stage
+    row: SessionRow
+    conversation: str
+    note: str = ""
+    """What the caller should know: that the conversation of before is gone."""
+
+
+@dataclass
+class _Place:
+    """A session's container, and what is reached from it."""
+
+    container: Container
+    reach: Reach
+    disk: DiskWatch
+    strain: Strain = field(default_factory=Strain)
+    """Limits that were hit before: the kernel counts on, from one CLI to the next."""
+
+
+@dataclass
+class _Live:
+    """A session of which this process has the container."""
+
+    key: SessionKey
+    session: Session = field(default_factory=Session)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    place: _Place | None = None
+    stage: Stage | None = None
+    made_of: str = ""
+    cli_digest: str = ""
+    held: AsyncExitStack = field(default_factory=AsyncExitStack)
+    cli: AsyncExitStack = field(default_factory=AsyncExitStack)
+    used: float = 0.0
+    """On this process's clock."""
+    looked: float = inf
+    """When what its files take up was last looked at, on the same clock; not while it is."""
+
+    @property
+    def is_there(self) -> bool:
+        return self.place is not None and self.place.container.wire.ended is None
+
+    async def end_cli(self) -> None:
+        self.stage = None
+        cli, self.cli = self.cli, AsyncExitStack()
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            await cli.aclose()
+
+    async def end_container(self) -> None:
+        await self.end_cli()
+        self.place = None
+        self.made_of = ""
+        held, self.held = self.held, AsyncExitStack()
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            await held.aclose()
+
+
+class Sessions:
+    """All sessions of this process. Use it as a context manager."""
+
+    def __init__(self, runtime: Runtime, rows: SessionRows) -> None:
+        self._runtime = runtime
+        self._rows = rows
+        self._live: dict[SessionKey, _Live] = {}
+        self._over = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._over.enter_async_context(self._looked_after())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._over.aclose()
+        with anyio.CancelScope(shield=True):  # each wait inside is bounded
+            for live in tuple(self._live.values()):
+                await self._stop(live)
+
+    @asynccontextmanager
+    async def turn(self, key: SessionKey) -> AsyncIterator[None]:
+        """One call at a time; whoever comes in between waits here, in order."""
+        async with self._live.setdefault(key, _Live(key)).turn:
+            yield
+
+    @asynccontextmanager
+    async def use(
+        self, key: SessionKey, session: Session, makings: Makings
+    ) -> AsyncIterator[SessionUse]:
+        """The session, for the call whose turn it is."""
+        live = self._live[key]
+        live.session = session
+        try:
+            yield await self._ready(live, makings)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._after_use(live)
+
+    async def stop(self, key: SessionKey) -> bool:
+        """Stop a session's container, keeping its files; False if this process has none."""
+        live = self._live.get(key)
+        if live is None or not live.is_there:
+            return False
+        async with live.turn:
+            await self._stop(live)
+        return True
+
+    async def let_go(self, key: SessionKey) -> bool:
+        """Have whoever has a session stop it; False if nobody has. NameTaken if it is in use."""
+        if await self.stop(key):
+            return True
+        row = await self._rows.get(key)
+        if row is None or row.state == "stopped":
+            return False
+        await self._rows.want(key)
+        await self._until_free(key, self._stopped)
+        return True
+
+    async def remove(self, key: SessionKey) -> bool:
+        """Remove a session, files and all; NameTaken if it is in use and stays so."""
+        live = self._live.setdefault(key, _Live(key))
+        async with live.turn:
+            await self._stop(live)
+            gone = await self._until_free(key, self._runtime.forget)
+            return await self._rows.remove(key) or gone
+
+    async def list(self) -> tuple[SessionRow, ...]:
+        return await self._rows.all()
+
+    # One call
+
+    async def _ready(self, live: _Live, makings: Makings) -> SessionUse:
+        made_of = f"{makings.spec.digest} {makings.agent_digest}"
+        if live.place is not None and (not live.is_there or live.made_of != made_of):
+            await live.end_container()
+        place = live.place or await self._take(live, makings)
+        live.made_of = made_of
+        row = await self._rows.take(live.key, live.session.expire_seconds)
+        stage = live.stage
+        same = stage is not None and live.cli_digest == makings.cli_digest
+        if stage is not None and same and stage.conversation.at_rest:
+            return SessionUse(stage, row, row.conversation)
+        await live.end_cli()
+        use = await self._start_cli(live, place, makings, row)
+        live.cli_digest = makings.cli_digest
+        return use
+
+    async def _until_free(self, key: SessionKey, act: Callable[[str], Awaitable[T]]) -> T:
+        """Do something that needs the session's container, once another process lets go of it."""
+        deadline = anyio.current_time() + TAKE_SECONDS
+        try:
+            while True:
+                try:
+                    return await act(key.text)
+                except NameTaken as exc:
+                    if anyio.current_time() > deadline:
+                        raise NameTaken(
+                            f"session {key.text} is in use by another orchestrator; try again "
+                            "later, or name another session"
+                        ) from exc
+                    await self._rows.want(key)
+                    await anyio.sleep(RETRY_SECONDS)
+        except BaseException:
+            with anyio.CancelScope(shield=True):  # or it would be stopped for nobody
+                await self._rows.want(key, wanted=False)
+            raise
+
+    async def _stopped(self, key: str) -> None:
+        """NameTaken while somebody has the session's container."""
+        if any(info.key == key and info.status == "running" for info in await self._runtime.list()):
+            raise NameTaken(f"{key} is running")
+
+    async def _take(self, live: _Live, makings: Makings) -> _Place:
+        """The container of this session, even if another orchestrator has to let go of it."""
+
+        async def enter(key: str) -> Container:
+            kept = self._runtime.keep(key, makings.spec, labels=makings.labels)
+            return await live.held.enter_async_context(kept)
+
+        try:
+            container = await self._until_free(live.key, enter)
+            disk = DiskWatch(container, makings.disk_bytes)
+            place = _Place(container, makings.reach(), disk)
+            place.reach.revoke()
+            await place.reach.offer(place.container)
+        except BaseException:
+            await live.end_container()
+            raise
+        live.place = place
+        live.looked = time.monotonic()  # by the run, at once
+        return place
+
+    async def _start_cli(
+        self, live: _Live, place: _Place, makings: Makings, row: SessionRow
+    ) -> SessionUse:
+        """The CLI, with the conversation of before if that can still be found."""
+
+        async def start(conversation: str, *, resume: bool) -> Stage:
+            launch = makings.launch(place.reach, conversation, resume)
+            opened = open_cli(place.container, launch, place.reach, initialize=True)
+            live.stage = stage = await live.cli.enter_async_context(opened)
+            stage.shared = stage.waited = True
+            stage.strain = place.strain
+            return stage
+
+        known = row.conversation
+        if known and await _exists(place.container, makings.history(known)):
+            try:
+                return SessionUse(await start(known, resume=True), row, known)
+            except WireLost as exc:
+                if not live.is_there:
+                    raise
+                log.warning("%s cannot be taken up again: %s", live.key.text, exc)
+        fresh = str(uuid.uuid4())
+        stage = await start(fresh, resume=False)
+        await self._rows.set_conversation(live.key, fresh)
+        return SessionUse(stage, row, fresh, GONE if known else "")
+
+    async def _after_use(self, live: _Live) -> None:
+        if live.place is None:  # it could not be had
+            await self._rows.set_state(live.key, "stopped")
+            return
+        live.place.reach.revoke()  # what the agent left running may not go on at our expense
+        if live.stage is not None:
+            live.place.strain = live.stage.strain
+        if live.stage is not None and not live.stage.conversation.at_rest:
+            await live.end_cli()
+        live.used = time.monotonic()
+        await self._rows.used(live.key, _state(live), live.session.expire_seconds)
+
+    # Between calls
+
+    @asynccontextmanager
+    async def _looked_after(self) -> AsyncIterator[None]:
+        scope = anyio.CancelScope()  # not asyncio's own cancel: that would go through shields
+        looking = asyncio.create_task(self._keep_looking(scope))
+        try:
+            yield
+        finally:
+            scope.cancel()
+            with anyio.CancelScope(shield=True):  # each wait inside is bounded
+                await asyncio.wait({looking})
+
+    async def _keep_looking(self, scope: anyio.CancelScope) -> None:
+        swept = 0.0
+        with scope:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    await anyio.sleep(LOOK_SECONDS)
+                    with _told():
+                        for live in tuple(self._live.values()):
+                            if time.monotonic() - live.looked > DISK_SECONDS:
+                                live.looked = inf
+                                tasks.start_soon(self._look_at_disk, live)
+                            await self._look_at(live)
+                        if time.monotonic() - swept > SWEEP_SECONDS:
+                            swept = time.monotonic()
+                            await self._sweep()
+
+    async def _look_at(self, live: _Live) -> None:
+        if live.turn.locked():
+            return
+        if live.place is None:
+            del self._live[live.key]  # all that there is to know of it is in the store
+            return
+        async with live.turn:
+            idle = time.monotonic() - live.used
+            row = await self._rows.get(live.key)
+            if idle > live.session.stop_seconds or not live.is_there or row is None or row.wanted:
+                await self._stop(live)
+            elif live.stage is not None and idle > live.session.idle_seconds:
+                await live.end_cli()
+                await self._rows.set_state(live.key, "resting")
+
+    async def _look_at_disk(self, live: _Live) -> None:
+        with _told():
+            place = live.place
+            hit = None if place is None else await place.disk.look()
+            live.looked = time.monotonic()
+            if hit is None:
+                return
+            log.warning("%s is stopped: %s", live.key.text, hit.message)
+            async with live.turn:
+                if live.place is place:
+                    await self._stop(live)
+
+    async def _stop(self, live: _Live) -> None:
+        if live.place is None:
+            return
+        try:
+            await live.end_container()
+        finally:
+            await self._rows.set_state(live.key, "stopped")
+
+    async def _sweep(self) -> None:
+        for row in await self._rows.all():
+            if row.expires < time.time():
+                try:
+                    await self._runtime.forget(row.key.text)
+                except NameTaken:
+                    log.debug("%s has expired, but is in use", row.key.text)
+                else:
+                    await self._rows.remove(row.key, expired=True)
+
+
+GONE = "the conversation of before is gone with its files; a new one has begun"
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What goes wrong between calls is logged; nobody waits for it, and there is a next time."""
+    try:
+        yield
+    except OrchestratorError as exc:
+        log.warning("sessions cannot be looked after: %s", exc)
+    except Exception:
+        log.exception("sessions cannot be looked after")
+
+
+def _state(live: _Live) -> SessionState:
+    if live.stage is not None:
+        return "ready"
+    return "resting" if live.is_there else "stopped"
+
+
+async def _exists(container: Container, path: str) -> bool:
+    done = await container.run(Launch(argv=("test", "-s", path)))
+    return done.code == 0

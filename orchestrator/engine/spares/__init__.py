@@ -1,0 +1,1 @@
+"""Containers that wait for a call with their CLI started."""

@@ -1,0 +1,1 @@
+"""Runs that go on by themselves: started, waited for, answered, cancelled, kept."""

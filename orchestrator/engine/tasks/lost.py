@@ -1,0 +1,109 @@
+"""Runs whose orchestrator has died: their wire is gone, and with it their container.
+
+What is known of them is in the store, and becomes their result: nothing that was kept is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import anyio.to_thread
+
+from orchestrator.domain.events import Event
+from orchestrator.domain.result import RunResult, Usage
+from orchestrator.store.runs import RunRecord, Store
+from orchestrator.workspace.kept import Handed
+
+MESSAGE = (
+    "the orchestrator that ran it has died, and its container with it; what it had said last is in "
+    "partial_text. Ask for it again, in the same session if the agent has one"
+)
+
+SAVED = (
+    ". What it had changed in its copy by {when} is kept, though a file may be half written: "
+    "`orchestrator show {run_id}` lists it, `orchestrator apply {run_id}` applies it"
+)
+
+TAIL = 20
+
+COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+
+Recall = Callable[[str], Handed | None]
+"""What is kept of a run's copy, as workspace/kept.py has it."""
+
+
+def nothing_kept(_: str) -> Handed | None:
+    """For those who keep no copies."""
+    return None
+
+
+async def settle_lost(
+    store: Store, alive: Callable[[str], bool], recall: Recall = nothing_kept
+) -> tuple[RunResult, ...]:
+    """End the runs that nobody holds any more, truthfully; those that this call ended."""
+    ended = []
+    for record in await store.unfinished():
+        if record.owner and alive(record.owner):
+            continue
+        events = await store.events(record.run_id)
+        handed = await anyio.to_thread.run_sync(recall, record.run_id)
+        result = lost_result(record, events, handed)
+        if await store.finish(result, (_last_event(result, events),)):
+            ended.append(result)
+    return tuple(ended)
+
+
+def lost_result(
+    record: RunRecord, events: tuple[Event, ...], handed: Handed | None = None
+) -> RunResult:
+    """What the record tells of a run that was cut off. Pure."""
+    texts = [event.text for event in events if event.kind == "text"]
+    requests = [event.data for event in events if event.kind == "model_request"]
+    counts = {name: sum(_number(data, name) for data in requests) for name in COUNTS}
+    cost = sum(_number(data, "cost_usd") for data in requests)
+    lines = [f"{event.kind}: {event.text}" if event.text else event.kind for event in events]
+    saved = SAVED.format(when=handed.when, run_id=record.run_id) if handed else ""
+    return RunResult(
+        run_id=record.run_id,
+        agent=record.agent,
+        caller=record.caller,
+        status="failed",
+        reason="orchestrator_lost",
+        message=MESSAGE + saved,
+        partial_text=texts[-1] if texts else "",
+        duration_ms=int((events[-1].at - record.created) * 1000) if events else 0,
+        cost_usd=round(cost, 6),
+        usage=Usage(
+            requests=len(requests),
+            cost_usd=cost,
+            **{name: int(count) for name, count in counts.items()},
+        ),
+        session=record.session,
+        changed_files=handed.changed_files if handed else (),
+        patch=handed.patch if handed else "",
+        denied_hosts=tuple(
+            dict.fromkeys(
+                f"{event.data.get('host')}:{event.data.get('port')}"
+                for event in events
+                if event.kind == "egress_denied" and event.data.get("port")
+            )
+        ),
+        log_tail=tuple(lines[-TAIL:]),
+    )
+
+
+def _last_event(result: RunResult, events: tuple[Event, ...]) -> Event:
+    return Event(
+        run_id=result.run_id,
+        seq=events[-1].seq + 1 if events else 1,
+        at=time.time(),
+        kind="ended",
+        text=result.message,
+        data={"status": result.status, "reason": result.reason},
+    )
+
+
+def _number(data: dict[str, object], name: str) -> float:
+    value = data.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0

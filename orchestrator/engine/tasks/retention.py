@@ -1,0 +1,192 @@
+"""How long runs are kept: not for ever, and not without end. A run that has not ended stays."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.container import MIB
+from orchestrator.engine.copies import Copies
+from orchestrator.errors import ApplyRefused, OrchestratorError, StoreFailed
+from orchestrator.store.exchanges import Exchanges
+from orchestrator.store.runs import Store
+
+log = logging.getLogger(__name__)
+
+DAY_SECONDS = 86400.0
+
+AT_ONCE = 100
+"""Runs that are removed in one transaction: others want to write as well."""
+
+TABLES = ("events", "questions", "approvals", "orders", "runs")
+"""Where something is kept of a run; its own row goes last."""
+
+ROW_BYTES = 100
+"""What a row takes besides its texts, roughly."""
+
+PAUSE_SECONDS = 3600.0
+"""How often runs are looked through while an orchestrator lives, and by how many in a row."""
+
+
+class Keep(Frozen):
+    """What is kept."""
+
+    days: float | None = None
+    """Runs that ended longer ago are removed."""
+    count: int | None = None
+    """Of the others, the newest ones that have ended."""
+    total_bytes: int | None = None
+    """And of these, as many as fit, with what they changed in copies of workspaces."""
+
+
+class Pruned(Frozen):
+    """What was removed, or would be."""
+
+    run_ids: tuple[str, ...] = ()
+    """The oldest first."""
+    freed_bytes: int = 0
+    """Roughly."""
+
+
+class _Ended(Frozen):
+    run_id: str
+    ended: float
+    size_bytes: int
+
+
+class Retention:
+    """Removes runs from the store, and their changes from the disk."""
+
+    def __init__(self, store: Store, copies: Copies) -> None:
+        self._store = store
+        self._copies = copies
+        Exchanges(store)  # has its tables made
+
+    async def prune(self, keep: Keep, *, dry_run: bool = False) -> Pruned:
+        """Remove all but what is to be kept; those that others wait for stay as well."""
+        ended = await self._ended()
+        too_old = list(_surplus(ended, keep, now=time.time()))
+        for at in range(0, 0 if dry_run else len(too_old), AT_ONCE):
+            await self._remove([run.run_id for run in too_old[at : at + AT_ONCE]])
+        return Pruned(
+            run_ids=tuple(run.run_id for run in too_old),
+            freed_bytes=sum(run.size_bytes for run in too_old),
+        )
+
+    async def compact(self) -> None:
+        """Give the room back to the disk, unless the store is in use; later runs would reuse it."""
+        with suppress(StoreFailed):
+            await self._store.write("VACUUM")
+            await self._store.select("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    async def _ended(self) -> list[_Ended]:
+        """The runs that may go, the oldest first, with what they take."""
+        rows = await self._store.select(_ENDED)
+        sizes = await anyio.to_thread.run_sync(self._copies.kept.sizes)
+        return [
+            _Ended(
+                run_id=run_id,
+                ended=float(ended),
+                size_bytes=int(size) + sizes.get(run_id, 0),
+            )
+            for run_id, ended, size in rows
+        ]
+
+    async def _remove(self, run_ids: Sequence[str]) -> None:
+        for run_id in run_ids:  # first this: without its row, nobody would find the folder
+            with suppress(ApplyRefused):  # it never had one
+                await anyio.to_thread.run_sync(self._copies.kept.remove, run_id)
+        marks = ", ".join("?" * len(run_ids))
+        await self._store.write_all(
+            [
+                (f"DELETE FROM {table} WHERE run_id IN ({marks})", run_ids)  # noqa: S608 our own text
+                for table in TABLES
+            ]
+        )
+
+
+@asynccontextmanager
+async def kept_tidy(
+    opened: Callable[[], AbstractContextManager[Retention]], keep: Keep, mark: Path
+) -> AsyncIterator[None]:
+    """Prune in the background while the block lasts, at its beginning and then now and then.
+
+    The mark is a file that says when it was done last, by whomever. The store is opened anew, so
+    that no run waits for a look through all of it.
+    """
+    scope = anyio.CancelScope()
+
+    async def look() -> None:
+        with scope:
+            while True:
+                try:
+                    if _is_due(mark):
+                        with opened() as retention:
+                            await retention.prune(keep)
+                except (OrchestratorError, OSError) as exc:
+                    log.warning("old runs cannot be removed: %s", exc)
+                except Exception:
+                    log.exception("old runs cannot be removed")
+                await anyio.sleep(PAUSE_SECONDS)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.gather(looking, return_exceptions=True)
+
+
+def _surplus(ended: Sequence[_Ended], keep: Keep, now: float) -> Iterator[_Ended]:
+    """Of runs in the order they ended, those that are too old, too many or too much. Pure."""
+    left = len(ended)
+    size_bytes = sum(run.size_bytes for run in ended)
+    for run in ended:
+        too_old = keep.days is not None and run.ended < now - keep.days * DAY_SECONDS
+        too_many = keep.count is not None and left > keep.count
+        too_much = keep.total_bytes is not None and size_bytes > keep.total_bytes
+        if not (too_old or too_many or too_much):
+            return
+        yield run
+        left -= 1
+        size_bytes -= run.size_bytes
+
+
+def _is_due(mark: Path) -> bool:
+    try:
+        if time.time() - mark.stat().st_mtime < PAUSE_SECONDS:
+            return False
+    except FileNotFoundError:
+        mark.touch(mode=0o600)
+        return True
+    os.utime(mark)
+    return True
+
+
+def keep_of(days: int, megabytes: int) -> Keep:
+    """What the operator's settings say."""
+    return Keep(days=days, total_bytes=megabytes * MIB)
+
+
+_TEXTS = f"coalesce(sum(length(text) + length(data) + {ROW_BYTES}), 0)"
+_EXCHANGED = f"coalesce(sum(length(input) + length(coalesce(new_input, '')) + {ROW_BYTES}), 0)"
+_ENDED = f"""
+SELECT run_id, ended,
+    length(task) + length(coalesce(result, '')) + {ROW_BYTES}
+    + (SELECT {_TEXTS} FROM events WHERE events.run_id = runs.run_id)
+    + (SELECT {_EXCHANGED} FROM approvals WHERE approvals.run_id = runs.run_id)
+FROM runs WHERE ended IS NOT NULL AND run_id NOT IN (
+    SELECT wanted.value FROM runs AS waiting, json_each(waiting.task, '$.after') AS wanted
+    WHERE waiting.ended IS NULL)
+ORDER BY ended, created
+"""  # noqa: S608 our own text

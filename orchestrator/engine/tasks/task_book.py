@@ -1,0 +1,301 @@
+"""The tasks of all processes, as the store knows them: look, wait, answer, decide, order.
+
+Nothing here needs an engine or an agent: any process of the same state directory can do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import Literal
+
+import anyio
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.exchange import Approval, Question
+from orchestrator.domain.result import FINAL, RunResult, RunStatus
+from orchestrator.domain.task import Task
+from orchestrator.engine.tasks.lost import Recall, nothing_kept, settle_lost
+from orchestrator.engine.tasks.news import News, soon
+from orchestrator.errors import RunNotFound, RunRefused
+from orchestrator.store.exchanges import Exchanges
+from orchestrator.store.runs import RunRecord, Store
+
+LOST_SECONDS = 5.0
+"""How often runs are looked for whose orchestrator has died."""
+
+CANCEL_SECONDS = 20.0
+"""For a cancelled run to end: its container goes, its changes are read. No client waits for less
+than that; whoever wants to see the end waits on.
+"""
+
+Until = Literal["any", "all"]
+
+
+class TaskView(Frozen):
+    """A task as somebody sees it who waits for it."""
+
+    run_id: str
+    agent: str
+    caller: str
+    status: RunStatus
+    reason: str = ""
+    prompt: str = ""
+    created: float = 0.0
+    ended: float | None = None
+    parent_run_id: str = ""
+    questions: tuple[Question, ...] = ()
+    """That wait for an answer."""
+    approvals: tuple[Approval, ...] = ()
+    """Tool calls that wait for a decision."""
+    result: RunResult | None = None
+    unheard: tuple[str, ...] = ()
+    """What its agent was told, and its run ended before it heard it."""
+
+    @property
+    def settled(self) -> bool:
+        """Waiting longer changes nothing: it has ended, or somebody has to do something."""
+        return self.status in FINAL or self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Somebody has to answer or to decide."""
+        return bool(self.questions or self.approvals)
+
+
+class TaskBook:
+    """Who started a task, and where, makes no difference here."""
+
+    def __init__(
+        self,
+        store: Store,
+        exchanges: Exchanges,
+        news: News,
+        alive: Callable[[str], bool],
+        recall: Recall = nothing_kept,
+    ) -> None:
+        self.store = store
+        self._exchanges = exchanges
+        self._news = news
+        self._alive = alive
+        self._recall = recall
+        self._settled = -inf
+
+    async def wait(
+        self, run_ids: Sequence[str], caller: str | None, *, seconds: float, until: Until = "all"
+    ) -> tuple[TaskView, ...]:
+        """The tasks, as soon as they are settled, or one of them, or when the time is over.
+
+        A question or a tool call that has to be approved is told at once, whatever is waited for.
+        """
+        deadline = anyio.current_time() + seconds
+        ended: dict[str, TaskView] = {}
+        while True:
+            changed = self._news.next()
+            await self._settle_now_and_then()
+            views = [ended.get(run_id) or await self.view(run_id, caller) for run_id in run_ids]
+            ended = {view.run_id: view for view in views if view.status in FINAL}
+            done = [view.settled for view in views]
+            asks = any(view.asks for view in views)
+            left = deadline - anyio.current_time()
+            if all(done) or asks or (until == "any" and any(done)) or left <= 0:
+                return tuple(views)
+            await soon(changed, left)
+
+    async def view(self, run_id: str, caller: str | None = None) -> TaskView:
+        """One task; None as the caller is whoever runs the orchestrator, who sees all."""
+        record = await self._record(run_id, caller)
+        if record.status in FINAL:
+            return _view(record, unheard=await self._exchanges.unheard(run_id))
+        questions: list[Question] = []
+        approvals: list[Approval] = []
+        for each in (
+            run_id,
+            *await self.store.descendants(run_id),
+        ):  # who works for it asks as well
+            questions += await self._exchanges.questions(each, pending=True)
+            approvals += await self._exchanges.approvals(each, pending=True)
+        return _view(record, questions=tuple(questions), approvals=tuple(approvals))
+
+    async def list(
+        self,
+        caller: str | None = None,
+        *,
+        statuses: Iterable[RunStatus] = (),
+        agent: str = "",
+        limit: int = 50,
+    ) -> tuple[TaskView, ...]:
+        """The newest ones first; without their results."""
+        found = await self.store.find_runs(caller, tuple(statuses), agent, limit)
+        return tuple(_view(record) for record in found)
+
+    async def asking(self) -> tuple[tuple[Question, ...], tuple[Approval, ...]]:
+        """What waits for an answer or a decision, of all runs."""
+        return (
+            await self._exchanges.questions(pending=True),
+            await self._exchanges.approvals(pending=True),
+        )
+
+    async def reply(self, run_id: str, message_id: str, answer: str, caller: str | None) -> None:
+        """Answer a question; RunRefused if it is not open, or the answer says nothing."""
+        if not answer.strip():
+            raise RunRefused("an answer has words; say something, if only that you do not know")
+        await self._record(run_id, caller)
+        if await self._exchanges.answer(run_id, message_id, answer):
+            self._news.tell()
+            return
+        known = await self._exchanges.question(run_id, message_id)
+        if known is None:
+            raise RunRefused(f"run {run_id} has asked no question {message_id!r}")
+        if (await self._record(run_id, caller)).status in FINAL:
+            raise RunRefused(f"run {run_id} has ended; nobody is there to hear the answer")
+        raise RunRefused(f"question {message_id} has been answered already: {known.answer!r}")
+
+    async def decide(
+        self,
+        run_id: str,
+        caller: str | None,
+        *,
+        approve: Sequence[str] = (),
+        reject: Sequence[str] = (),
+        approve_all: bool = False,
+        reject_all: bool = False,
+        inputs: dict[str, dict[str, object]] | None = None,
+        message: str = "",
+    ) -> tuple[Approval, ...]:
+        """Decide tool calls that wait; RunRefused if one of those named does not, or not any more.
+
+        What was decided, in the order it was asked for.
+        """
+        await self._record(run_id, caller)
+        pending = {each.call_id for each in await self._exchanges.approvals(run_id, pending=True)}
+        unknown = [call for call in (*approve, *reject) if call not in pending]
+        if unknown:
+            raise RunRefused(
+                f"run {run_id} has no tool call {', '.join(unknown)} that waits to be approved; "
+                f"waiting: {', '.join(sorted(pending)) or 'none'}"
+            )
+        approved = set(approve) | (pending - set(reject) if approve_all else set())
+        rejected = set(reject) | (pending - approved if reject_all else set())
+        why = message or "the caller has rejected this; do without it"
+        late = []
+        for call in sorted(approved | rejected):
+            if call in rejected:
+                done = await self._exchanges.decide(run_id, call, "rejected", message=why)
+            else:
+                edited = (inputs or {}).get(call)
+                done = await self._exchanges.decide(run_id, call, "approved", new_input=edited)
+            if not done:
+                late.append(call)
+        self._news.tell()
+        if late:
+            raise RunRefused(f"too late: {', '.join(late)} of run {run_id} waits no more")
+        known = await self._exchanges.approvals(run_id)
+        return tuple(each for each in known if each.call_id in approved | rejected)
+
+    async def tell(self, run_id: str, text: str, caller: str | None) -> bool:
+        """Tell an agent something in the middle of its work; False if its run has ended."""
+        await self._record(run_id, caller)
+        told = await self._exchanges.order(run_id, "say", text)
+        await self._carry_out_orders()
+        return told
+
+    async def follow_up(self, run_id: str, text: str, caller: str | None) -> Task:
+        """The task that goes on where an ended run stopped; RunRefused if that is nowhere."""
+        record = await self._record(run_id, caller)
+        if caller not in (None, record.caller):
+            raise RunRefused(f"run {run_id} worked for {record.caller}, who alone can go on")
+        session = record.result.session if record.result is not None else ""
+        if not session:
+            raise RunRefused(
+                f"run {run_id} has ended and its container is gone; start a new task, or give the "
+                "agent sessions (`session: true`)"
+            )
+        return Task(
+            agent=record.agent,
+            prompt=text,
+            caller=record.caller,
+            workspace=record.workspace,
+            session=session,
+            parent_run_id=run_id,
+        )
+
+    async def cancel(
+        self, run_id: str, caller: str | None, *, seconds: float = CANCEL_SECONDS
+    ) -> TaskView:
+        """End a task, and see it end, unless that takes longer: it ends all the same."""
+        await self._record(run_id, caller)
+        if not self._end(run_id):
+            await self._exchanges.order(run_id, "cancel")
+        deadline = anyio.current_time() + seconds
+        while True:
+            changed = self._news.next()
+            view = await self.view(run_id, caller)
+            left = deadline - anyio.current_time()
+            if view.status in FINAL or left <= 0:
+                return view
+            await self.settle()
+            await soon(changed, left)
+
+    async def settle(self) -> None:
+        """End the runs whose orchestrator has died."""
+        self._settled = anyio.current_time()
+        if await settle_lost(self.store, self._alive, self._recall):
+            self._news.tell()
+
+    async def _settle_now_and_then(self) -> None:
+        if anyio.current_time() - self._settled > LOST_SECONDS:
+            await self.settle()
+
+    def _end(self, run_id: str) -> bool:  # noqa: ARG002 see Tasks
+        """End a run whose wire is ours; False if it is not."""
+        return False
+
+    async def _carry_out_orders(self) -> None:
+        """Only who holds a run's wire can; see Tasks."""
+
+    async def _record(self, run_id: str, caller: str | None) -> RunRecord:
+        record = await self.store.run(run_id)
+        if record is None or not await self._may_see(record, caller):
+            lists = "`orchestrator runs` lists them"
+            if caller is not None:
+                lists = "get_all_tasks lists yours"
+            raise RunNotFound(f"there is no run {run_id!r}; {lists}")
+        return record
+
+    async def _may_see(self, record: RunRecord, caller: str | None) -> bool:
+        """Who started it, or what it works for."""
+        if caller is None or record.caller == caller:
+            return True
+        above = await self.store.run(record.parent_run_id) if record.parent_run_id else None
+        return above is not None and await self._may_see(above, caller)
+
+
+def _view(
+    record: RunRecord,
+    *,
+    questions: tuple[Question, ...] = (),
+    approvals: tuple[Approval, ...] = (),
+    unheard: tuple[str, ...] = (),
+) -> TaskView:
+    status = record.status
+    # What a run asks is in the store a moment before its status.
+    if any(each.run_id == record.run_id for each in questions):
+        status = "waiting_parent_reply"
+    elif any(each.run_id == record.run_id for each in approvals):
+        status = "paused"
+    return TaskView(
+        run_id=record.run_id,
+        agent=record.agent,
+        caller=record.caller,
+        status=status,
+        reason=record.reason,
+        prompt=record.prompt,
+        created=record.created,
+        ended=record.ended,
+        parent_run_id=record.parent_run_id,
+        questions=questions,
+        approvals=approvals,
+        result=record.result,
+        unheard=unheard,
+    )

@@ -1,0 +1,1 @@
+"""An HTTP proxy with an allowlist."""

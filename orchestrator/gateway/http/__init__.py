@@ -1,0 +1,1 @@
+"""HTTP on a byte stream: read, answered, passed on."""

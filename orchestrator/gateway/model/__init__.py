@@ -1,0 +1,1 @@
+"""The model API: run token in, real credential out, metered."""

@@ -1,0 +1,208 @@
+"""One container's way to the model: a run's token opens it, for two paths and one budget."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import anyio.to_thread
+
+from orchestrator.domain.result import Usage
+from orchestrator.gateway.http.server import ByteStream, Request, Response, Room, serve_http
+from orchestrator.gateway.model import errors as model_errors
+from orchestrator.gateway.model.bill import ModelBill, OnRequest
+from orchestrator.gateway.model.credential import Credential
+from orchestrator.gateway.model.exchange import ModelExchange
+from orchestrator.gateway.model.remote_features import remote_features
+from orchestrator.gateway.model.request import Asked, Unreadable, asked_for, read_body
+from orchestrator.gateway.model.upstream import Upstream
+
+log = logging.getLogger(__name__)
+
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
+PATHS = (MESSAGES, COUNT_TOKENS)
+"""All that an agent needs. Files, batches and the like belong to the account, not to a run."""
+
+LOOK_BYTES = 64 * 1024
+"""A request of more is looked through beside the event loop, where others wait for their turn."""
+
+
+MAX_UNDER_WAY = 16
+"""Requests of one container at once: the connections to the API are shared by all runs, and a CLI
+that has its subagents work side by side needs about ten."""
+
+
+class ModelAccess:
+    """What one container may use of a model, for the run that it is bound to."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        credential: Credential | None = None,
+        server_tools: frozenset[str] = frozenset(),
+    ) -> None:
+        self.token = "run-" + secrets.token_urlsafe(32)
+        """Worth nothing outside this container."""
+        self._upstream = upstream
+        self._credential = credential
+        self._server_tools = server_tools
+        """Which of the API's own tools may be used, such as "web_search"."""
+        self._bill = ModelBill()
+        self._revoked = False
+        self._waiting = False
+        self._under_way: set[ModelExchange] = set()
+        self._connections: set[anyio.CancelScope] = set()
+        """Of requests that are looked at, wait for their budget or are under way."""
+        self._room = Room()
+        self._looking = anyio.CapacityLimiter(1)
+        """One container has one large request looked through at a time."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has taken so far. A request under way counts when it ends."""
+        return self._bill.usage
+
+    @property
+    def budget_usd(self) -> float | None:
+        return self._bill.budget_usd
+
+    @property
+    def budget_exhausted(self) -> bool:
+        """A request was refused for want of budget."""
+        return self._bill.exhausted
+
+    @property
+    def was_asked(self) -> bool:
+        """The run has made a request: its CLI is in the middle of a turn, or was."""
+        return self._bill.begun
+
+    @property
+    def is_idle(self) -> bool:
+        """No request is under way: what was used is all in `usage`."""
+        return not self._under_way
+
+    def wait(self) -> None:
+        """The token opens nothing yet, and says so in a way that nobody tries again for."""
+        self._revoked = self._waiting = True
+
+    def bind(
+        self,
+        *,
+        budget_usd: float | None,
+        on_request: OnRequest | None,
+        others_spent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Let the token open things for a run, whose bill begins at nothing."""
+        self._bill = ModelBill(budget_usd, on_request, others_spent)
+        self._revoked = self._waiting = False
+
+    def revoke(self) -> None:
+        """Cut everything; from now on the token opens nothing, until it is bound again.
+
+        When this returns, `usage` has all that the run has used.
+        """
+        self._revoked = True
+        self._waiting = False
+        for scope in self._connections:
+            scope.cancel()
+        for exchange in tuple(self._under_way):
+            exchange.cut()
+
+    def __repr__(self) -> str:
+        return f"ModelAccess(budget_usd={self.budget_usd}, usage={self.usage!r})"
+
+    async def service(self, stream: ByteStream) -> None:
+        """Answer a connection: `wire.listen(MODEL_PORT, "model", access.service)`."""
+        with anyio.CancelScope() as scope:
+            await serve_http(stream, partial(self._answer, scope), self._room)
+        if scope.cancelled_caught:
+            stream.reset()
+
+    async def _answer(self, scope: anyio.CancelScope, request: Request) -> Response:
+        if (request.method, request.target) == ("HEAD", "/"):
+            return Response(200)
+        if self._waiting and self._shows_token(request):
+            return model_errors.no_run_yet()
+        if not self._is_known(request):
+            return model_errors.unknown_token()
+        if request.method != "POST" or request.path not in PATHS or not _is_plain(request.query):
+            log.info("refused to a container: %r", request)
+            return model_errors.other_path(PATHS)
+        if len(self._connections) >= MAX_UNDER_WAY:
+            return model_errors.too_many(MAX_UNDER_WAY)
+        self._connections.add(scope)
+        leave = partial(self._connections.discard, scope)
+        try:
+            begun = await self._begun(request, leave)
+        except BaseException:
+            leave()
+            raise
+        if isinstance(begun, Response):
+            leave()
+            return begun
+        return await begun.answer(self._upstream)
+
+    async def _begun(self, request: Request, leave: Callable[[], None]) -> ModelExchange | Response:
+        """The exchange of a request that may be made; or what is said instead."""
+        bill = self._bill
+        paid_from = bill if request.path == MESSAGES else None
+        remote, asked = await self._looked_through(request.body)
+        if self._has_ended(bill):
+            return model_errors.unknown_token()
+        if remote:
+            return model_errors.remote_feature(remote)
+        if paid_from is not None and not await paid_from.admit(asked.ceiling_usd):
+            bill.note_refusal()
+            return model_errors.over_budget(bill.budget_usd)
+        if self._has_ended(bill):  # those that were cut made place for this one
+            if paid_from is not None:
+                paid_from.give_back(asked.ceiling_usd)
+            return model_errors.unknown_token()
+        bill.begun = True
+
+        def ended(exchange: ModelExchange) -> None:
+            self._under_way.discard(exchange)
+            leave()
+
+        exchange = ModelExchange(request, asked, self._credential, paid_from, ended)
+        self._under_way.add(exchange)
+        return exchange
+
+    def _has_ended(self, bill: ModelBill) -> bool:
+        """The run with that bill, while one of its requests was waited for."""
+        return self._revoked or bill is not self._bill
+
+    def _is_known(self, request: Request) -> bool:
+        return self._shows_token(request) and not self._revoked
+
+    def _shows_token(self, request: Request) -> bool:
+        bearer = request.header("authorization").removeprefix("Bearer ")
+        right = self.token.encode()
+        shown = [text.encode() for text in (request.header("x-api-key"), bearer)]
+        matches = [hmac.compare_digest(text, right) for text in shown]
+        return any(matches)
+
+    async def _looked_through(self, body: bytes) -> tuple[str, Asked]:
+        if len(body) <= LOOK_BYTES:
+            return look_through(body, self._server_tools)
+        look = partial(look_through, body, self._server_tools)
+        return await anyio.to_thread.run_sync(look, limiter=self._looking)
+
+
+def look_through(body: bytes, server_tools: frozenset[str]) -> tuple[str, Asked]:
+    """What a request would have done elsewhere, if anything, and what it asks the model for."""
+    try:
+        asked = read_body(body)
+    except Unreadable as exc:
+        return str(exc), Asked()
+    return remote_features(asked, server_tools), asked_for(asked, len(body))
+
+
+def _is_plain(query: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_.=&-]*", query) is not None

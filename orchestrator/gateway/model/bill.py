@@ -1,0 +1,112 @@
+"""A run's bill for its model: what it may spend, what it has spent, and who is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import anyio
+
+from orchestrator.domain.result import Usage
+from orchestrator.gateway.model.metering import Tally
+
+log = logging.getLogger(__name__)
+
+
+class ModelRequestSeen(Tally):
+    """One request to the model that has ended, for the run's record.
+
+    Its `error_type` is the API's word ("overloaded_error"), or ours: unreachable, redirected,
+    stream_cut, client_gone, run_ended, budget_exceeded.
+    """
+
+    status: int
+    """As the container saw it; 499 when it did not wait for the answer."""
+    duration_ms: int = 0
+
+
+OnRequest = Callable[[ModelRequestSeen], None]
+
+
+class ModelBill:
+    """A request stays on the bill that it was begun on, though the access may be another run's by
+    the time it ends.
+    """
+
+    def __init__(
+        self,
+        budget_usd: float | None = None,
+        on_request: OnRequest | None = None,
+        others_spent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.budget_usd = budget_usd
+        self._others_spent = others_spent
+        """Whether those who pay from the same budget have left nothing of it."""
+        self.usage = Usage()
+        self.begun = False
+        """A request was made."""
+        self.exhausted = False
+        """A request was refused for want of budget."""
+        self._on_request = on_request
+        self._reserved: list[float] = []
+        """What each request under way can cost at most."""
+        self._in_turn = anyio.Lock()
+        self._some_ended = anyio.Event()
+
+    @property
+    def is_spent(self) -> bool:
+        if self.budget_usd is not None and self.usage.cost_usd >= self.budget_usd:
+            return True
+        return self._others_spent()
+
+    async def admit(self, ceiling_usd: float) -> bool:
+        """A request may begin, until `count` or `give_back`; False if the budget is spent.
+
+        Whatever it costs is known at its end only. One that could cost more than what those under
+        way leave of the budget waits for them, in the order in which they came; alone, it may.
+        """
+        async with self._in_turn:
+            while self._reserved and not self.is_spent and not self._has_room_for(ceiling_usd):
+                self._some_ended = anyio.Event()
+                await self._some_ended.wait()
+            if self.is_spent:
+                return False
+            self._reserved.append(ceiling_usd)
+            return True
+
+    def give_back(self, ceiling_usd: float) -> None:
+        """A request that was admitted does not count any more."""
+        self._reserved.remove(ceiling_usd)
+        self._some_ended.set()
+
+    def _has_room_for(self, ceiling_usd: float) -> bool:
+        if self.budget_usd is None:
+            return True
+        return self.usage.cost_usd + sum(self._reserved) + ceiling_usd <= self.budget_usd
+
+    def count(self, seen: ModelRequestSeen, ceiling_usd: float) -> None:
+        """A request has ended that was admitted with that ceiling."""
+        self.give_back(ceiling_usd)
+        before = self.usage
+        self.usage = Usage(
+            requests=before.requests + 1,
+            input_tokens=before.input_tokens + seen.input_tokens,
+            output_tokens=before.output_tokens + seen.output_tokens,
+            cache_read_tokens=before.cache_read_tokens + seen.cache_read_tokens,
+            cache_write_tokens=before.cache_write_tokens + seen.cache_write_tokens,
+            cost_usd=before.cost_usd + seen.cost_usd,
+        )
+        self._tell(seen)
+
+    def note_refusal(self) -> None:
+        """A request came after the budget was spent. Whoever goes on asking is told of once."""
+        if not self.exhausted:
+            self._tell(ModelRequestSeen(status=400, error_type="budget_exceeded"))
+        self.exhausted = True
+
+    def _tell(self, seen: ModelRequestSeen) -> None:
+        if self._on_request is not None:
+            try:
+                self._on_request(seen)
+            except Exception:  # the answer does not depend on who listens
+                log.exception("a model request could not be recorded")

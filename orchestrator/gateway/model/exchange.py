@@ -1,0 +1,174 @@
+"""One request to the model: sent on with the credential, its answer passed back and metered."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import anyio
+
+from orchestrator.gateway.http.headers import Headers, end_to_end, first_value
+from orchestrator.gateway.http.server import CLIENT_GONE, Cut, Request, Response
+from orchestrator.gateway.model import errors as model_errors
+from orchestrator.gateway.model.bill import ModelBill, ModelRequestSeen
+from orchestrator.gateway.model.credential import Credential
+from orchestrator.gateway.model.metering import Meter, Tally
+from orchestrator.gateway.model.request import Asked
+from orchestrator.gateway.model.upstream import (
+    Delivery,
+    Upstream,
+    UpstreamLost,
+    UpstreamRequest,
+    UpstreamResponse,
+)
+
+log = logging.getLogger(__name__)
+
+ERROR_BODY_BYTES = 1024 * 1024
+"""Of an error's text: it is held until it has been searched for the credential."""
+
+SENT_HEADERS = frozenset(("accept", "user-agent", "x-app", "x-client-request-id"))
+SENT_PREFIXES = ("anthropic-", "x-stainless-", "x-claude-code-")
+"""Of the request's headers: what clients tell of themselves, and which version of the API they
+speak. Any other could make of the request another one than was looked at: a path, a method, a
+charset or an encoding that only the other side knows."""
+
+PASSED_HEADERS = frozenset(
+    ("content-type", "retry-after", "retry-after-ms", "request-id", "x-should-retry")
+)
+PASSED_PREFIXES = ("anthropic-ratelimit-",)
+"""Of the answer's headers; the others tell of the account, or of the way."""
+
+
+class ModelExchange:
+    """A request on its way to the model, and what it comes to."""
+
+    def __init__(
+        self,
+        request: Request,
+        asked: Asked,
+        credential: Credential | None,
+        bill: ModelBill | None,
+        on_end: Callable[[ModelExchange], None],
+    ) -> None:
+        self._request = request
+        self._asked = asked
+        self._credential = credential
+        self._bill = bill
+        """None for a request that costs nothing; it has admitted all others."""
+        self._on_end = on_end
+        self._held = AsyncExitStack()
+        self._meter = Meter(asked)
+        self._delivery = Delivery(began=False)
+        self._began = time.monotonic()
+        self._status = 0
+        self._ended = False
+
+    async def answer(self, upstream: Upstream) -> Response:
+        """What the container gets. Until its `close`, the exchange is under way."""
+        headers = _sent_on(self._request.headers)
+        if self._credential is not None:
+            headers = self._credential.added_to(headers)
+        sent = UpstreamRequest("POST", self._request.target, headers, self._request.body)
+        self._delivery = sent.delivery
+        try:
+            answer = await self._held.enter_async_context(upstream.send(sent))
+        except UpstreamLost as exc:
+            response = model_errors.unreachable(exc)
+            self._end(response.status, "unreachable")
+            return response
+        except anyio.get_cancelled_exc_class():
+            self._end(CLIENT_GONE, "client_gone")
+            raise
+        except BaseException:
+            self._end(502, "unreachable")
+            raise
+        try:
+            return await self._passed_back(answer)
+        except BaseException:
+            await self._close()
+            raise
+
+    def cut(self) -> None:
+        """Put what was used so far on the bill, now. Whoever calls this ends the rest."""
+        self._end(CLIENT_GONE, "run_ended")
+
+    async def _passed_back(self, answer: UpstreamResponse) -> Response:
+        if 300 <= answer.status < 400:
+            self._end(502, "redirected")
+            await self._close()
+            return model_errors.redirected(answer.status)
+        self._status = answer.status
+        self._meter.start(answer.status, first_value(answer.headers, "content-type"))
+        headers = tuple(
+            (key, value)
+            for key, value in answer.headers
+            if key in PASSED_HEADERS or key.startswith(PASSED_PREFIXES)
+        )
+        body = self._metered(answer.body)
+        if answer.status >= 400:
+            return Response(answer.status, headers, await self._error_body(body), self._close)
+        return Response(answer.status, headers, body, self._close)
+
+    async def _metered(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The body as it comes, read along."""
+        try:
+            async for chunk in body:
+                self._meter.feed(chunk)
+                yield chunk
+        except UpstreamLost as exc:
+            log.warning("a model's answer broke off: %s", exc)
+            self._end(self._status, "stream_cut")
+            raise Cut from None
+        self._end(self._status, "stream_cut" if self._meter.broke_off else "")
+
+    async def _error_body(self, body: AsyncIterator[bytes]) -> bytes:
+        """All of it, since some proxies repeat the credential that they did not like."""
+        whole = bytearray()
+        try:
+            async for chunk in body:
+                whole += chunk[: ERROR_BODY_BYTES - len(whole)]
+        except Cut:
+            log.debug("an error of the model API broke off")
+        if self._credential is None:
+            return bytes(whole)
+        return self._credential.removed_from(bytes(whole))
+
+    def _end(self, status: int, problem: str = "") -> None:
+        """Write it down, once. Whatever was used before a problem counts."""
+        if self._ended:
+            return
+        self._ended = True
+        self._on_end(self)
+        if self._bill is None:
+            return
+        # What has reached the API is worked on there, whether anybody waits for it or not.
+        free = problem == "redirected" or not self._delivery.began
+        # Where it hung up by itself there was no answer to miss: a CLI asks again, and no budget
+        # should be gone because a proxy hiccups.
+        whole = problem in ("", "unreachable")
+        tally = Tally() if free else self._meter.tally(whole=whole)
+        used = tally.model_dump(exclude={"error_type"})
+        duration = round((time.monotonic() - self._began) * 1000)
+        error_type = tally.error_type or problem
+        seen = ModelRequestSeen(status=status, duration_ms=duration, error_type=error_type, **used)
+        self._bill.count(seen, self._asked.ceiling_usd)
+
+    async def _close(self) -> None:
+        """Let go of the upstream; who has not come to an end by now will not."""
+        try:
+            await self._held.aclose()
+        finally:
+            self._end(CLIENT_GONE, "client_gone")
+
+
+def _sent_on(headers: Headers) -> Headers:
+    kept = tuple(
+        (key, value)
+        for key, value in end_to_end(headers)
+        if key in SENT_HEADERS or key.startswith(SENT_PREFIXES)
+    )
+    # It was read as JSON; and nothing comes compressed, since it has to be read on the way.
+    return (*kept, ("content-type", "application/json"), ("accept-encoding", "identity"))

@@ -1,0 +1,409 @@
+"""The scripted model: an endpoint like the model API's that plays a script.
+
+For demos without a key, and for tests: the CLI is the real one and does what it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import anyio
+import anyio.lowlevel
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from orchestrator.domain import Frozen
+from orchestrator.errors import AuthorError
+from orchestrator.gateway.http.loopback import serve_on_loopback
+from orchestrator.gateway.http.server import Request, Response
+from orchestrator.gateway.model.upstream import UpstreamLost, UpstreamRequest, UpstreamResponse
+
+TEXT_PIECES = 3
+"""How many deltas a text comes in."""
+
+PLACEHOLDER_CHARS = 20_000
+"""Of what is put in for a placeholder."""
+
+ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
+
+
+class Text(Frozen):
+    """Something the model says.
+
+    {last_tool_result} and {last_user_text} are filled in from the request, and {user_texts}, all
+    that was said since the conversation began; {last_tool_result_json} is the first as a JSON
+    string, quotes included.
+    """
+
+    text: str
+
+
+class ToolCall(Frozen):
+    """A tool the model wants used; texts in its input may hold placeholders as well."""
+
+    tool: Annotated[str, Field(min_length=1)]
+    input: dict[str, object] = {}
+
+
+class StepUsage(Frozen):
+    """What the model says it used."""
+
+    input_tokens: Annotated[int, Field(ge=0)] = 100
+    output_tokens: Annotated[int, Field(ge=0)] = 20
+    cache_read_input_tokens: Annotated[int, Field(ge=0)] = 0
+    cache_creation_input_tokens: Annotated[int, Field(ge=0)] = 0
+
+
+Cut = bool | Literal["clean"]
+
+
+class Reply(Frozen):
+    """The model answers."""
+
+    kind: Literal["reply"] = "reply"
+    blocks: Annotated[tuple[Text | ToolCall, ...], Field(min_length=1)]
+    delay_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    cut: Cut = False
+    """The connection breaks in the middle of the answer, after which a client tries again. Or
+    "clean": all is said and HTTP ends well, but the model never says that it is done."""
+    stop_reason: Literal["end_turn", "tool_use", "max_tokens", "refusal"] | None = None
+    """None is what the blocks ask for."""
+    usage: StepUsage = StepUsage()
+    repeat: bool = False
+    """From here on always the same. Only for the last step."""
+
+
+class Refusal(Frozen):
+    """The API answers with an error."""
+
+    kind: Literal["error"] = "error"
+    error: Annotated[int, Field(ge=400, le=599)]
+    message: str = "this error is part of the script"
+    retry_after: Annotated[int, Field(ge=0)] | None = None
+    """Seconds."""
+    delay_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    repeat: bool = False
+
+
+Step = Annotated[Reply | Refusal, Field(discriminator="kind")]
+
+OVER = Reply(blocks=(Text(text="(the script has no more steps)"),))
+
+
+class Script(Frozen):
+    """What a scripted model says, one step for each request.
+
+    A step is written as `text: ...`, as `tool: NAME` with `input`, as a list of those, as
+    `blocks: [...]`, or as `error: STATUS`.
+    """
+
+    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
+    each_task: bool = False
+    """Begin anew with every message of the user: for agents with sessions."""
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _short_forms(cls, steps: object) -> object:
+        return [_full_form(step) for step in steps] if isinstance(steps, list) else steps
+
+    @model_validator(mode="after")
+    def _only_the_last_repeats(self) -> Self:
+        for number, step in enumerate(self.steps[:-1], start=1):
+            if step.repeat:
+                raise ValueError(f"step {number} repeats, so that the next is never reached")
+        return self
+
+    def step(self, number: int) -> Reply | Refusal:
+        """The answer to a request, counted from 0."""
+        if number < len(self.steps):
+            return self.steps[number]
+        return self.steps[-1] if self.steps[-1].repeat else OVER
+
+
+def load_script(path: Path) -> Script:
+    """A YAML file -> Script, or a sentence about what is wrong with it."""
+    try:
+        return Script.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except OSError as exc:
+        raise AuthorError(f"the script {path} cannot be read: {exc.strerror}") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise AuthorError(f"the script {path} is not YAML: {exc}") from exc
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise AuthorError(
+            f"the script {path} is wrong at {where or 'its top'}: {first['msg']}"
+        ) from exc
+
+
+class ScriptedModel:
+    """A script for many runs: each starts it anew."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def upstream(self) -> ScriptedUpstream:
+        return ScriptedUpstream(self._script)
+
+
+class ScriptedUpstream:
+    """One conversation with the scripted model: each request gets the next step."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._asked = 0
+
+    @asynccontextmanager
+    async def send(self, request: UpstreamRequest) -> AsyncIterator[UpstreamResponse]:
+        async with AsyncExitStack() as held:
+            answer = await self._answer(request)
+            if isinstance(answer.body, AsyncGenerator):
+                held.push_async_callback(answer.body.aclose)
+            yield answer
+
+    async def _answer(self, request: UpstreamRequest) -> UpstreamResponse:
+        path = request.target.partition("?")[0]
+        if path == "/v1/messages/count_tokens":
+            return _json(200, {"input_tokens": max(1, len(request.body) // 4)})
+        if path != "/v1/messages":
+            return _error(404, "there is no such path in the scripted model")
+        asked = _parsed(request.body)
+        if asked is None:
+            return _error(400, "the request's body is not a JSON object")
+        number = _answers_since_task(asked) if self._script.each_task else self._asked
+        step = self._script.step(number)
+        self._asked += 1
+        if step.delay_seconds:
+            await anyio.sleep(step.delay_seconds)
+        if isinstance(step, Refusal):
+            return _error(step.error, step.message, step.retry_after)
+        message = _message(step, asked)
+        if not asked.get("stream"):
+            return _json(200, message, cut=step.cut)
+        headers = (("content-type", "text/event-stream"), ("request-id", _id("req")))
+        return UpstreamResponse(200, headers, _played(message, cut=step.cut))
+
+
+class ScriptedServer:
+    """The scripted model behind a URL, with a record of what it was asked."""
+
+    def __init__(self, script: Script) -> None:
+        self.url = ""
+        self.requests: list[Request] = []
+        self._script = script
+        self._conversations: dict[str, ScriptedUpstream] = {}
+
+    async def answer(self, request: Request) -> Response:
+        self.requests.append(request)
+        if request.method == "HEAD":
+            return Response(200)
+        session = request.header("x-claude-code-session-id")
+        upstream = self._conversations.setdefault(session, ScriptedUpstream(self._script))
+        held = AsyncExitStack()
+        sent = UpstreamRequest(request.method, request.target, request.headers, request.body)
+        response = await held.enter_async_context(upstream.send(sent))
+        return Response(response.status, response.headers, response.body, held.aclose)
+
+
+@asynccontextmanager
+async def scripted_server(script: Script) -> AsyncIterator[ScriptedServer]:
+    """Serve a script on this machine's loopback, at `.url`. One conversation for each session."""
+    scripted = ScriptedServer(script)
+    async with serve_on_loopback(scripted.answer) as scripted.url:
+        yield scripted
+
+
+# A step -> the API's words
+
+
+def _full_form(step: object) -> object:
+    if isinstance(step, list):
+        return {"kind": "reply", "blocks": step}
+    if not isinstance(step, Mapping) or "kind" in step:
+        return step
+    if "error" in step:
+        return {"kind": "error", **step}
+    block = {key: step[key] for key in ("text", "tool", "input") if key in step}
+    rest = {key: value for key, value in step.items() if key not in block}
+    return {"kind": "reply", **({"blocks": [block]} if block else {}), **rest}
+
+
+def _message(step: Reply, asked: Mapping[str, object]) -> dict[str, object]:
+    content: list[dict[str, object]] = []
+    for block in step.blocks:
+        if isinstance(block, Text):
+            content.append({"type": "text", "text": _filled(block.text, asked)})
+        else:
+            filled = {
+                key: _filled(value, asked) if isinstance(value, str) else value
+                for key, value in block.input.items()
+            }
+            call = {"id": _id("toolu"), "name": block.tool, "input": filled}
+            content.append({"type": "tool_use", **call})
+    uses_tools = any(isinstance(block, ToolCall) for block in step.blocks)
+    model = asked.get("model")
+    return {
+        "id": _id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "model": model if isinstance(model, str) else "scripted",
+        "content": content,
+        "stop_reason": step.stop_reason or ("tool_use" if uses_tools else "end_turn"),
+        "stop_sequence": None,
+        "usage": step.usage.model_dump(),
+    }
+
+
+def _filled(text: str, asked: Mapping[str, object]) -> str:
+    if "{" not in text:
+        return text
+    results, texts = _said(asked, "tool_result"), _said(asked, "text")
+    result = results[-1][:PLACEHOLDER_CHARS] if results else ""
+    return (
+        text.replace("{last_tool_result_json}", json.dumps(result))
+        .replace("{last_tool_result}", result)
+        .replace("{last_user_text}", texts[-1][:PLACEHOLDER_CHARS] if texts else "")
+        .replace("{user_texts}", "; ".join(texts)[-PLACEHOLDER_CHARS:])
+    )
+
+
+def _answers_since_task(asked: Mapping[str, object]) -> int:
+    """How often the model has answered since the user said something last."""
+    count = 0
+    for message in _messages(asked):
+        if message.get("role") == "assistant":
+            count += 1
+        elif any(_said({"messages": [message]}, "text")):
+            count = 0
+    return count
+
+
+def _messages(asked: Mapping[str, object]) -> list[dict[str, object]]:
+    messages = asked.get("messages")
+    return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
+
+
+def _said(asked: Mapping[str, object], kind: str) -> list[str]:
+    """What the user said, of a kind; the CLI's own reminders do not count."""
+    found = []
+    for message in _messages(asked):
+        if message.get("role") != "user":
+            continue
+        content = message.get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for block in blocks if isinstance(blocks, list) else []:
+            if isinstance(block, dict) and block.get("type") == kind:
+                text = _text_of(block.get("text" if kind == "text" else "content"))
+                own = _without_reminders(text)
+                if own or not text:
+                    found.append(own)
+    return found
+
+
+def _without_reminders(text: str) -> str:
+    """The CLI writes notes to the model into what others said."""
+    first, *rest = text.split("<system-reminder>")
+    return "".join([first, *(part.partition("</system-reminder>")[2] for part in rest)]).strip()
+
+
+def _text_of(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    texts = [block.get("text") for block in blocks if isinstance(block, dict)]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+async def _played(message: dict[str, object], *, cut: Cut) -> AsyncGenerator[bytes, None]:
+    events = [*_events(message)]
+    if cut:
+        # Neither has a message_delta; half a sentence, or all of it.
+        events = events[: -2 if cut == "clean" else -3 - TEXT_PIECES // 2]
+    for event in events:
+        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+        await anyio.lowlevel.checkpoint()
+    if cut is True:
+        raise UpstreamLost("the script cuts the answer here")
+
+
+def _events(message: dict[str, object]) -> list[dict[str, object]]:
+    usage, content = message["usage"], message["content"]
+    assert isinstance(usage, dict)  # noqa: S101 made above
+    assert isinstance(content, list)  # noqa: S101 made above
+    started = {**message, "content": [], "stop_reason": None}
+    started["usage"] = {**usage, "output_tokens": min(1, usage["output_tokens"])}
+    events: list[dict[str, object]] = [{"type": "message_start", "message": started}]
+    for index, block in enumerate(content):
+        if block["type"] == "text":
+            opened: dict[str, object] = {"type": "text", "text": ""}
+            deltas = [{"type": "text_delta", "text": part} for part in _pieces(block["text"])]
+        else:
+            opened = {**block, "input": {}}
+            pieces = _pieces(json.dumps(block["input"]))
+            deltas = [{"type": "input_json_delta", "partial_json": part} for part in pieces]
+        events.append({"type": "content_block_start", "index": index, "content_block": opened})
+        events += [
+            {"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas
+        ]
+        events.append({"type": "content_block_stop", "index": index})
+    delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    total = {"output_tokens": usage["output_tokens"]}
+    return [
+        *events,
+        {"type": "message_delta", "delta": delta, "usage": total},
+        {"type": "message_stop"},
+    ]
+
+
+def _pieces(text: str) -> list[str]:
+    size = max(1, -(-len(text) // TEXT_PIECES))
+    return [text[at : at + size] for at in range(0, len(text), size)] or [""]
+
+
+def _json(status: int, value: object, *, cut: Cut = False) -> UpstreamResponse:
+    headers = (("content-type", "application/json"), ("request-id", _id("req")))
+    return UpstreamResponse(status, headers, _whole(json.dumps(value).encode(), cut=cut))
+
+
+async def _whole(data: bytes, *, cut: Cut) -> AsyncGenerator[bytes, None]:
+    if cut:
+        yield data[: len(data) // 2]
+    else:
+        yield data
+    if cut is True:
+        raise UpstreamLost("the script cuts the answer here")
+
+
+def _error(status: int, message: str, retry_after: int | None = None) -> UpstreamResponse:
+    kind = ERROR_TYPES.get(status, "api_error")
+    answer = _json(status, {"type": "error", "error": {"type": kind, "message": message}})
+    if retry_after is None:
+        return answer
+    headers = (*answer.headers, ("retry-after", str(retry_after)))
+    return UpstreamResponse(status, headers, answer.body)
+
+
+def _parsed(body: bytes) -> dict[str, object] | None:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(12)}"

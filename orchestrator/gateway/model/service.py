@@ -1,0 +1,51 @@
+"""Settings -> the way to the model, made once; each run gets an access of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from orchestrator.errors import OperatorError
+from orchestrator.gateway.model.access import ModelAccess
+from orchestrator.gateway.model.credential import Credential, credential_of
+from orchestrator.gateway.model.upstream import HttpUpstream, Upstream
+from orchestrator.settings import ANTHROPIC_BASE_URL, Settings
+
+
+class ModelService:
+    """Gives out accesses to one model, or to others in its place."""
+
+    def __init__(self, upstream: Upstream | None, credential: Credential | None = None) -> None:
+        self._upstream = upstream
+        self._credential = credential
+
+    def access(
+        self, *, upstream: Upstream | None = None, server_tools: frozenset[str] = frozenset()
+    ) -> ModelAccess:
+        """What one container may use. Another upstream, such as a scripted one, gets no credential.
+
+        `server_tools` are those of the API's own that it may have used, such as "web_search".
+        """
+        credential = None
+        if upstream is None:
+            upstream, credential = self._upstream, self._credential
+        if upstream is None:
+            raise OperatorError(
+                "there is no credential for the model API; set ANTHROPIC_API_KEY, "
+                "ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
+            )
+        return ModelAccess(upstream, credential, server_tools)
+
+
+@asynccontextmanager
+async def open_model_service(settings: Settings) -> AsyncIterator[ModelService]:
+    """Settings -> the real model. Without a credential only accesses of another upstream work."""
+    credential = credential_of(settings)
+    if credential is None and settings.anthropic_base_url == ANTHROPIC_BASE_URL:
+        yield ModelService(None)
+        return
+    upstream = HttpUpstream(settings.anthropic_base_url)
+    try:
+        yield ModelService(upstream, credential)
+    finally:
+        await upstream.aclose()

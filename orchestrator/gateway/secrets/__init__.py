@@ -1,0 +1,1 @@
+"""Secrets: where they are kept, and the requests they are added to."""

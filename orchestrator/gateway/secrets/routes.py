@@ -1,0 +1,337 @@
+"""Requests that a secret is added to: /HOST/PATH inside, https://HOST/PATH outside.
+
+The agent never has the secret, so what it can do with it is what agent.md says: these hosts, these
+methods, these paths. Bodies pass through in both directions and are never held whole; answers are
+searched for secrets on their way, since there are servers that repeat what they were shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from urllib.parse import urlsplit
+
+import anyio
+from pydantic import SecretStr
+
+from orchestrator.domain import Frozen
+from orchestrator.domain.agent import Secret
+from orchestrator.domain.container import ROUTES_URL
+from orchestrator.errors import AuthorError, OperatorError
+from orchestrator.gateway.egress.dial import Addresses, Denied, Dialer, Unreachable
+from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
+from orchestrator.gateway.http.headers import DENIED, HOP_BY_HOP, Headers
+from orchestrator.gateway.http.request_head import Head, read_head
+from orchestrator.gateway.http.server import CLIENT_GONE, READ_BYTES, ByteStream
+from orchestrator.gateway.secrets.route_rules import (
+    FINAL,
+    HTTPS_PORT,
+    Refused,
+    Route,
+    address_of,
+    find_route,
+)
+from orchestrator.redaction import MIN_SECRET, Redactor
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 64
+"""At once, of one run."""
+
+TOLD_REFUSALS = 20
+"""How many refusals for one host are told; whoever goes on is refused all the same."""
+
+ALL_REFUSALS = 1000
+"""And for all hosts together."""
+
+TOLD_REQUESTS = 10_000
+"""How many requests that went through are told."""
+
+SHOWN_CHARS = 300
+"""Of a path, in a record or an answer."""
+
+DROPPED_HEADERS = frozenset(
+    (
+        # who somebody is, which is ours to say
+        *("authorization", "cookie", "forwarded", "via", "x-real-ip"),
+        # another method or path than the one that was looked at
+        *("x-http-method-override", "x-http-method", "x-method-override"),
+        *("x-original-url", "x-rewrite-url"),
+        # answers are searched for the secret: compressed or in parts, they could not be
+        *("accept-encoding", "range", "if-range"),
+    )
+)
+DROPPED_PREFIXES = ("x-forwarded-",)
+
+KEPT_BACK = frozenset(("set-cookie", "set-cookie2", "alt-svc", "strict-transport-security"))
+"""Of an answer: what would be for the real host, and not for the one that asks."""
+
+
+class RouteSeen(Frozen):
+    """One request that has ended, for the run's record."""
+
+    secret: str = ""
+    """The name of the secret that was added, if one was."""
+    host: str
+    method: str
+    path: str
+    """Without its query."""
+    allowed: bool
+    status: int
+    """As the container saw it; 499 when it did not wait for the answer."""
+    why: str = ""
+    """Of a request that was refused or got no answer."""
+    bytes: int = 0
+    """Sent and received outside, heads included."""
+
+
+OnSeen = Callable[[RouteSeen], None]
+
+Vet = Callable[[str, int, Addresses], None]
+"""Host, port and all addresses of the host; raises Denied if one of them will not do."""
+
+
+class RouteAccess:
+    """One run's requests with secrets, until it is revoked."""
+
+    def __init__(
+        self,
+        secrets: Sequence[Secret],
+        values: Mapping[str, SecretStr],
+        dialer: Dialer,
+        on_seen: OnSeen | None = None,
+        *,
+        vet: Vet,
+        is_direct: Callable[[str, int], bool] = lambda _host, _port: False,
+    ) -> None:
+        self.on_seen = on_seen
+        """Told of every request that passed, and of refusals while they are few."""
+        self._secrets = tuple(secret for secret in secrets if secret.hosts)
+        self._hosts = {address_of(host): host for each in self._secrets for host in each.hosts}
+        self._headers = {each.name: _header(each, values[each.name]) for each in self._secrets}
+        texts = [value.get_secret_value() for value in values.values()]
+        self._redactor = Redactor(texts)
+        self._lower = [text.lower() for text in texts if len(text) >= MIN_SECRET]
+        self._dialer = dialer.for_one()
+        self._vet = vet
+        self._is_direct = is_direct
+        """Which hosts are not reached through the operator's proxy."""
+        self._revoked = False
+        self._serving: set[anyio.CancelScope] = set()
+        self._refusals: Counter[str] = Counter()
+        self._told = 0
+
+    def __repr__(self) -> str:
+        return f"RouteAccess({', '.join(each.name for each in self._secrets)})"
+
+    def revoke(self) -> None:
+        """From now on nothing goes out, and what is under way ends."""
+        self._revoked = True
+        self._headers = {}
+        for scope in self._serving:
+            scope.cancel()
+
+    async def service(self, stream: ByteStream) -> None:
+        """Answer a connection: `container.listen(ROUTES_PORT, "routes", access.service)`."""
+        with anyio.CancelScope() as scope:
+            self._serving.add(scope)
+            try:
+                head = await read_head(stream)
+                if head is not None:
+                    await self._answer(head)
+            except Exception as exc:  # noqa: BLE001 whatever it is, nobody may see its text
+                # Where, but not what it said: messages of HTTP libraries quote headers.
+                where = "".join(traceback.format_tb(exc.__traceback__))
+                what = "a request with a secret failed: %s\n%s"
+                log.error(what, type(exc).__name__, where)  # noqa: TRY400
+                stream.reset()
+            finally:
+                self._serving.discard(scope)
+        if scope.cancelled_caught:
+            stream.reset()
+
+    async def _answer(self, head: Head) -> None:
+        path, _, _ = head.target.removeprefix("/").partition("?")
+        host, _, rest = path.partition("/")
+        exchange = _Exchange(head.method, host, f"/{rest}")
+        try:
+            route = self._allowed(head)
+            exchange = _Exchange(head.method, route.host, f"/{rest}", route.secret.name)
+            status = await self._forward(head, route, exchange)
+        except (Refused, Denied) as exc:
+            await self._refuse(head, exchange, f"refused by the orchestrator: {exc}")
+        except Unreachable as exc:
+            why = f"the orchestrator got no answer: {exc}"
+            self._tell(exchange, 502, why)
+            await head.answer(502, why)
+        except anyio.get_cancelled_exc_class():
+            self._tell(exchange, CLIENT_GONE, "it was cut off")
+            raise
+        else:
+            self._tell(exchange, status)
+
+    def _allowed(self, head: Head) -> Route:
+        if self._revoked:
+            raise Refused("the run has ended.")
+        if len(self._serving) > MAX_CONNECTIONS:
+            raise Refused(f"{MAX_CONNECTIONS} requests at once are enough; wait for one to end.")
+        if head.header("upgrade"):
+            raise Refused(f"a connection cannot become something else than HTTP here. {FINAL}")
+        return find_route(self._secrets, head.method, head.target)
+
+    async def _forward(self, head: Head, route: Route, exchange: _Exchange) -> int:
+        host, port = address_of(route.host)
+        name, value = self._headers[route.secret.name]
+        dropped = DROPPED_HEADERS | {name}
+        shown = tuple(pair for pair in head.headers if "_" not in pair[0])  # a "-" for some servers
+        headers = (
+            *passed_on(shown, _authority(host, port), dropped, DROPPED_PREFIXES),
+            ("accept-encoding", "identity"),
+            (name, value.get_secret_value()),
+        )
+        request = Outgoing(head.method, route.target, headers)
+        direct = self._is_direct(host, port)
+        vet = partial(self._vet, host, port)
+        connection = await self._dialer.dial(host, port, vet, tls=True, direct=direct)
+        exchange.stream, status = connection, 0
+        try:
+            rewrite = partial(self._shown, route.host, head.method)
+            status = (await forward(head, exchange, request, rewrite=rewrite)).status
+        except* _Compressed:
+            log.debug("a compressed answer of %s was not passed on", route.host)
+        finally:
+            await connection.aclose()
+        if not status:
+            raise Unreachable(
+                f"{route.host} compresses its answer although it was asked not to, so that it "
+                "cannot be searched for secrets"
+            )
+        return status
+
+    def _shown(
+        self, host: str, method: str, _: int, headers: Headers
+    ) -> tuple[Headers, Filter | None]:
+        """What the container gets of an answer: its headers, and what the body goes through."""
+        codings = [value.strip().lower() for key, value in headers if key == "content-encoding"]
+        if method != "HEAD" and any(coding not in ("", "identity") for coding in codings):
+            raise _Compressed
+        shown = []
+        for key, value in headers:
+            if key in KEPT_BACK or self._holds_secret(key):
+                continue
+            text = self._masked(value)
+            shown.append((key, self._led_back(host, text) if key == "location" else text))
+        return tuple(shown), self._redactor.stream()
+
+    def _masked(self, text: str) -> str:
+        clean = self._redactor.stream()
+        return (clean.feed(text.encode("latin-1")) + clean.finish()).decode("latin-1")
+
+    def _holds_secret(self, name: str) -> bool:
+        """Whether a header's name does: it comes in lower case, whatever the secret is in."""
+        return self._masked(name) != name or any(text in name for text in self._lower)
+
+    def _led_back(self, host: str, location: str) -> str:
+        """A redirect to a host that there is a secret for leads through here again."""
+        try:
+            parts = urlsplit(location)
+            port = parts.port or HTTPS_PORT
+        except ValueError:
+            return location
+        if not parts.scheme and not parts.netloc:
+            return f"/{host}{location}" if location.startswith("/") else location
+        known = self._hosts.get(((parts.hostname or "").lower(), port))
+        if known is None or parts.scheme not in ("", "https") or parts.username is not None:
+            return location
+        query = f"?{parts.query}" if parts.query else ""
+        return f"{ROUTES_URL}/{known}{parts.path or '/'}{query}"
+
+    async def _refuse(self, head: Head, exchange: _Exchange, why: str) -> None:
+        if self._refusals.total() < ALL_REFUSALS:
+            self._refusals[exchange.host] += 1
+            if self._refusals[exchange.host] <= TOLD_REFUSALS:
+                self._tell(exchange, 403, why, allowed=False)
+        gist = "Refused by the orchestrator: agent.md does not allow it"
+        await head.answer(403, why, reason=gist, headers=((DENIED, "route"),))
+
+    def _tell(
+        self, exchange: _Exchange, status: int, why: str = "", *, allowed: bool = True
+    ) -> None:
+        self._told += 1
+        if self.on_seen is None or self._told > TOLD_REQUESTS:
+            return
+        seen = RouteSeen(
+            secret=exchange.secret,
+            host=self._redactor.text(exchange.host),
+            method=exchange.method,
+            path=self._redactor.text(exchange.path),
+            allowed=allowed,
+            status=status,
+            why=self._redactor.text(why),
+            bytes=exchange.bytes,
+        )
+        try:
+            self.on_seen(seen)
+        except Exception:  # the answer does not depend on who listens
+            log.exception("a request with a secret could not be recorded")
+
+
+class _Compressed(Exception):
+    """An answer that cannot be searched."""
+
+
+class _Exchange:
+    """What is told of one request; and its connection outside, which is counted here."""
+
+    def __init__(self, method: str, host: str, path: str, secret: str = "") -> None:
+        self.method = method[:SHOWN_CHARS]
+        self.host = host[:SHOWN_CHARS]
+        self.path = path[:SHOWN_CHARS]
+        self.secret = secret
+        self.bytes = 0
+        self.stream: ByteStream | None = None
+
+    async def read(self, max_bytes: int = READ_BYTES) -> bytes:
+        assert self.stream is not None  # noqa: S101 set before it is used
+        data = await self.stream.read(max_bytes)
+        self.bytes += len(data)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        assert self.stream is not None  # noqa: S101
+        self.bytes += len(data)
+        await self.stream.write(data)
+
+    def end(self) -> None:
+        if self.stream is not None:
+            self.stream.end()
+
+    def reset(self) -> None:
+        if self.stream is not None:
+            self.stream.reset()
+
+
+def _authority(host: str, port: int) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port == HTTPS_PORT else f"{name}:{port}"
+
+
+def _header(secret: Secret, value: SecretStr) -> tuple[str, SecretStr]:
+    """The header that carries a secret."""
+    name, text = secret.header.lower(), value.get_secret_value()
+    if name in HOP_BY_HOP | {"accept-encoding"} or name.startswith("proxy-"):
+        raise AuthorError(
+            f"the secret {secret.name} cannot be sent in the header {secret.header}, which is not "
+            "for the host itself; name another one in agent.md"
+        )
+    if secret.scheme == "basic":
+        text = base64.b64encode(f"{secret.username}:{text}".encode()).decode()
+    text = text if secret.scheme == "plain" else f"{secret.scheme.capitalize()} {text}"
+    if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", text):
+        raise OperatorError(f"the secret {secret.name} holds what no HTTP header can carry")
+    return name, SecretStr(text)

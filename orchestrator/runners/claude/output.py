@@ -1,0 +1,197 @@
+"""What the claude CLI writes, in pieces of any size -> signs. For versions 2.1.197 and 2.1.325."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Literal
+
+from orchestrator.runners.claude.endings import turn_ended
+from orchestrator.runners.json_fields import (
+    bounded_dict_of,
+    clean,
+    dict_of,
+    dicts_of,
+    int_of,
+    text_of,
+    texts_of,
+)
+from orchestrator.runners.signs import (
+    ControlAnswered,
+    ControlAsked,
+    Noise,
+    PermissionAsked,
+    PermissionWithdrawn,
+    Ready,
+    Retrying,
+    Said,
+    Sign,
+    ToolCalled,
+    ToolReturned,
+)
+
+LINE_BYTES = 8 * 1024 * 1024
+"""The longest line that is read; of a longer one nothing is kept but the news that it came."""
+
+ASKED_CHARS = 1024 * 1024
+"""Of the input of a call that somebody is asked about: what is longer nobody reads."""
+
+NOISE_CHARS = 500
+"""How much of a line that means nothing to us is repeated."""
+
+WHAT_CHARS = 100
+"""Of the name of something that the CLI wants of us."""
+
+
+class Parser:
+    """Bytes in, signs out. Nothing that the CLI writes is an error."""
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._skipping = False
+        self._fault = ""
+        """What the CLI called the error of this turn, when it spoke in the model's place."""
+
+    def feed(self, data: bytes) -> list[Sign]:
+        """The signs of the lines that these bytes complete."""
+        signs: list[Sign] = []
+        *whole, rest = data.split(b"\n")
+        for piece in whole:
+            self._take(piece, signs)
+            self._end_line(signs)
+        self._take(rest, signs)
+        return signs
+
+    def finish(self) -> list[Sign]:
+        """The signs of a last line that was never ended."""
+        signs: list[Sign] = []
+        self._end_line(signs)
+        return signs
+
+    def _take(self, piece: bytes, signs: list[Sign]) -> None:
+        if self._skipping:
+            return
+        if len(self._line) + len(piece) > LINE_BYTES:
+            self._skipping = True
+            self._line.clear()
+            signs.append(Noise(text=f"a line of more than {LINE_BYTES} bytes"))
+        else:
+            self._line += piece
+
+    def _end_line(self, signs: list[Sign]) -> None:
+        text = self._line.decode(errors="replace").strip()
+        self._line.clear()
+        self._skipping = False
+        if text:
+            event = _event(text)
+            signs += [_noise(text)] if event is None else self._signs(event, text)
+
+    def _signs(self, event: Mapping[str, object], text: str) -> list[Sign]:
+        match event.get("type"):
+            case "assistant":
+                self._fault = text_of(event, "error") or self._fault
+                return _from_assistant(event)
+            case "user":
+                return _from_user(event)
+            case "system":
+                return _from_system(event)
+            case "result":
+                fault, self._fault = self._fault, ""
+                return [turn_ended(event, fault)]
+            case "control_response":
+                response = dict_of(event, "response")
+                ok = response.get("subtype") == "success"
+                return [ControlAnswered(request_id=text_of(response, "request_id"), ok=ok)]
+            case "tool_progress":
+                return []  # 2.1.325 says every 30 s that a tool still runs
+            case "control_request" if text_of(event, "request_id"):
+                return [_from_request(text_of(event, "request_id"), dict_of(event, "request"))]
+            case "control_cancel_request" if text_of(event, "request_id"):
+                return [PermissionWithdrawn(request_id=text_of(event, "request_id"))]
+            case _:
+                return [_noise(text)]
+
+
+def _event(text: str) -> dict[str, object] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _noise(text: str) -> Noise:
+    return Noise(text=clean(text[:NOISE_CHARS]))
+
+
+def _from_assistant(event: Mapping[str, object]) -> list[Sign]:
+    message = dict_of(event, "message")
+    # The CLI's own words ("API Error: ...") and a sub-agent's are not what the agent said.
+    its_own = message.get("model") != "<synthetic>" and event.get("parent_tool_use_id") is None
+    signs: list[Sign] = []
+    for block in dicts_of(message, "content"):
+        if block.get("type") == "tool_use":
+            called = ToolCalled(
+                id=text_of(block, "id"),
+                tool=text_of(block, "name"),
+                input=bounded_dict_of(block, "input"),
+            )
+            signs.append(called)
+        elif block.get("type") == "text" and its_own and text_of(block, "text"):
+            signs.append(Said(text=text_of(block, "text")))
+    return signs
+
+
+def _from_user(event: Mapping[str, object]) -> list[Sign]:
+    signs: list[Sign] = []
+    for block in dicts_of(dict_of(event, "message"), "content"):
+        if block.get("type") == "tool_result":
+            parts = [text_of(part, "text") for part in dicts_of(block, "content")]
+            returned = ToolReturned(
+                id=text_of(block, "tool_use_id"),
+                text=text_of(block, "content") or "\n".join(part for part in parts if part),
+                is_error=block.get("is_error") is True,
+            )
+            signs.append(returned)
+    return signs
+
+
+def _from_system(event: Mapping[str, object]) -> list[Sign]:
+    if event.get("subtype") == "init":
+        servers = dicts_of(event, "mcp_servers")
+        ready = Ready(
+            session_id=text_of(event, "session_id"),
+            model=text_of(event, "model"),
+            tools=texts_of(event, "tools"),
+            mcp_servers={text_of(s, "name"): text_of(s, "status") for s in servers},
+        )
+        return [ready]
+    if event.get("subtype") == "api_retry":
+        retrying = Retrying(
+            attempt=int_of(event, "attempt") or 0,
+            status=int_of(event, "error_status"),
+            error=text_of(event, "error"),
+        )
+        return [retrying]
+    return []  # how its windows look, which tool it just denied: nothing that is not told elsewhere
+
+
+def _from_request(request_id: str, request: Mapping[str, object]) -> Sign:
+    if request.get("subtype") != "can_use_tool" or not isinstance(request.get("input"), dict):
+        return ControlAsked(request_id=request_id, what=text_of(request, "subtype")[:WHAT_CHARS])
+    given = bounded_dict_of(request, "input")
+    return PermissionAsked(
+        request_id=request_id,
+        call_id=text_of(request, "tool_use_id"),
+        tool=text_of(request, "tool_name"),
+        input=given,
+        is_whole=given == request["input"] and len(json.dumps(given)) <= ASKED_CHARS,
+        why=_why_asked(request),
+    )
+
+
+def _why_asked(request: Mapping[str, object]) -> Literal["rule", "parts", "no_rule"]:
+    # 2.1.325 names the rule even where it has another reason besides.
+    if request.get("decision_reason_type") == "rule" or dict_of(request, "matched_ask_rule"):
+        return "rule"
+    return "parts" if request.get("decision_reason_type") == "subcommandResults" else "no_rule"

@@ -1,0 +1,1 @@
+"""What is kept of runs, questions and sessions, in SQLite."""

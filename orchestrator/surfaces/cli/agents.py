@@ -1,0 +1,179 @@
+"""`orchestrator agents`: what there is to run, and what is wrong with the rest."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.surfaces.cli.options import AgentsDir, Json, settings_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.catalog import BrokenAgent, Catalog
+    from orchestrator.domain.agent import AgentSpec
+
+EXIT_BROKEN = 3
+"""An agent cannot be used: the same as for any other mistake of its author."""
+
+DESCRIPTION_CHARS = 80
+"""How much of a description a line of the list has room for."""
+
+agents_app = typer.Typer(
+    help="The agents that can be run.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@agents_app.command("list")
+def list_(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
+    """List the agents, and those that cannot be used."""
+    catalog = _catalog(agents_dir)
+    if as_json:
+        rows = [
+            agent.model_dump(mode="json", exclude={"prompt"}) for agent in catalog.agents.values()
+        ]
+        print(json.dumps({"agents": rows, "broken": _broken(catalog)}))
+        return
+    rows_of_text = [(agent.name, agent.description) for agent in catalog.agents.values()]
+    rows_of_text += [
+        (broken.name, f"cannot be used: {_first(broken)}") for broken in catalog.broken
+    ]
+    width = max((len(name) for name, _ in rows_of_text), default=0)
+    for name, text in sorted(rows_of_text):
+        _say(f"{name:<{width}}  {_one_line(text)}")
+    if not rows_of_text:
+        print("there are no agents yet")
+
+
+@agents_app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The agent, as its folder is called.")],
+    *,
+    agents_dir: AgentsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show what an agent is: every field, with defaults, then its system prompt."""
+    agent = _catalog(agents_dir).agent(name)
+    fields = agent.model_dump(mode="json")
+    if as_json:
+        print(json.dumps(fields))
+        return
+    prompt = fields.pop("prompt")
+    width = max(map(len, fields))
+    for field, value in fields.items():
+        _say(f"{field:<{width}}  {_written(value)}")
+    if prompt:
+        _say(f"\n{prompt}")
+
+
+@agents_app.command()
+def check(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
+    """Check every agent.md, and print each mistake with its file and line; exit code 3 if any."""
+    catalog = _catalog(agents_dir)
+    catalog = with_further_problems(catalog, settings_for(agents_dir).agents_dir)
+    problems = [problem for broken in catalog.broken for problem in broken.problems]
+    if as_json:
+        said = {"ok": not problems, "agents": list(catalog.agents), "broken": _broken(catalog)}
+        print(json.dumps(said))
+    else:
+        for problem in problems:
+            _say(str(problem))
+        count = len(catalog.agents) + len(catalog.broken)
+        agents = f"{count} agent{'' if count == 1 else 's'}"
+        print(
+            f"{len(catalog.broken)} of {agents} cannot be used"
+            if problems
+            else f"{agents}, all good"
+        )
+    if problems:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+def with_further_problems(catalog: Catalog, agents_dir: Path) -> Catalog:
+    """The same, without agents that would not run: for what is found in no file of theirs alone."""
+    from orchestrator.catalog import BrokenAgent, Catalog
+    from orchestrator.catalog.problems import Problem
+
+    good, broken = {}, list(catalog.broken)
+    for name, agent in catalog.agents.items():
+        path = agents_dir / name / "agent.md"
+        found = tuple(
+            Problem(path=path, line=1, field=field, message=message)
+            for field, message in _further_problems(agent, catalog)
+        )
+        if found:
+            broken.append(BrokenAgent(name=name, path=path.parent, problems=found))
+        else:
+            good[name] = agent
+    return Catalog(agents=good, broken=tuple(broken))
+
+
+def _further_problems(agent: AgentSpec, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    from orchestrator.domain.task import Task
+    from orchestrator.errors import AgentInvalid
+    from orchestrator.plan import Place, plan
+    from orchestrator.surfaces.cli.plan import shown_variables
+
+    for name in agent.subagents:
+        other = catalog.agents.get(name)
+        if other is None:
+            yield "subagents", f"there is no agent {name!r} that can be used"
+        elif agent.name not in other.allowed_callers:
+            yield "subagents", f"{name} does not list {agent.name} in its allowed_callers"
+    shown, _ = shown_variables(agent, frozenset())
+    exposed = {secret.name: secret.name for secret in agent.secrets}
+    try:
+        plan(agent, Task(agent=agent.name, prompt="-"), Place(image="-"), shown, "-", exposed)
+    except AgentInvalid as exc:
+        yield "", str(exc)
+
+
+@agents_app.command()
+def prompt(
+    *,
+    agents_dir: AgentsDir = None,
+    caller: Annotated[str, typer.Option(help="List what this caller may run.")] = "main",
+) -> None:
+    """Print a section for a main agent's system prompt that tells it of the agents."""
+    from orchestrator.catalog import prompt_section
+
+    agents = _catalog(agents_dir).agents.values()
+    section = prompt_section(agent for agent in agents if caller in agent.allowed_callers)
+    _say(section.rstrip("\n"))
+
+
+def _catalog(agents_dir: Path | None) -> Catalog:
+    # Here and above, not at the top: `--help` need not wait for yaml.
+    from orchestrator.catalog import load_catalog
+    from orchestrator.output import check_schema
+
+    return load_catalog(settings_for(agents_dir).agents_dir, check_schema)
+
+
+def _say(text: str) -> None:
+    """A line on stdout: an agent.md may be a stranger's, and a terminal obeys some characters."""
+    from orchestrator.surfaces.event_lines import visible, write
+
+    write(visible(text), sys.stdout)
+
+
+def _broken(catalog: Catalog) -> list[object]:
+    return [broken.model_dump(mode="json") for broken in catalog.broken]
+
+
+def _first(broken: BrokenAgent) -> str:
+    problem = broken.problems[0]
+    return f"{problem.field}: {problem.message}" if problem.field else problem.message
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= DESCRIPTION_CHARS else line[: DESCRIPTION_CHARS - 1] + "…"
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,165 @@
+"""What a run asks, for people: as lines, and answered right there by whoever sits at the terminal.
+
+What is shown comes from a stranger, and a word typed before it was shown counts for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import termios
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from orchestrator.domain.events import Event
+    from orchestrator.domain.exchange import Approval, Question
+    from orchestrator.engine.tasks.task_book import TaskBook
+
+INPUT_CHARS = 2000
+"""Of a tool call's input; `ask --json` has all of it."""
+
+LINE_BYTES = 64 * 1024
+"""Of an answer that is typed."""
+
+LOOK_SECONDS = 0.3
+"""How often a question that waits to be answered here is looked at: others may answer it."""
+
+YES = ("y", "yes")
+NO = ("n", "no")
+
+
+def question_lines(question: Question, agent: str, now: float) -> Iterator[str]:
+    """A question, and the command that answers it."""
+    left = span(question.deadline - now)
+    yield f"{question.run_id}: {agent} asks ({question.message_id}; answers itself in {left})"
+    yield from _indented(question.question)
+    yield f"  orchestrator reply {question.run_id} {question.message_id} ANSWER"
+
+
+def approval_lines(approval: Approval, agent: str, now: float) -> Iterator[str]:
+    """A tool call, and the commands that decide it."""
+    left = span(approval.deadline - now)
+    tool, call = approval.tool, approval.call_id
+    yield f"{approval.run_id}: {agent} wants to use {tool} ({call}; rejected in {left})"
+    yield from _indented(shown_input(approval.input))
+    yield f"  orchestrator approve {approval.run_id} {call}    or reject"
+
+
+def shown_input(given: object) -> str:
+    """A tool call's input, which says so if it is not all there."""
+    text = json.dumps(given, ensure_ascii=False)
+    if len(text) <= INPUT_CHARS:
+        return text
+    return f"{text[:INPUT_CHARS]}… and {len(text) - INPUT_CHARS} characters more (ask --json)"
+
+
+def span(seconds: float) -> str:
+    """A time, roughly."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
+
+
+class Answers:
+    """The questions of one run, put to whoever sits at the terminal, if somebody does."""
+
+    def __init__(self, book: TaskBook, run_id: str, say: Callable[[str], None]) -> None:
+        self._book = book
+        self._run_id = run_id
+        self._say = say
+        self._open: dict[str, Event] = {}
+        """What waits, by its id, in the order it was asked."""
+        self._asked = anyio.Event()
+        self._terminal = sys.stdin.isatty() and sys.stderr.isatty()
+
+    def _somebody(self) -> bool:
+        """Whether somebody can type to us: a job in the background would be stopped for trying."""
+        try:
+            return self._terminal and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+        except OSError:  # a terminal that is not ours to be stopped by
+            return self._terminal
+
+    def hear(self, event: Event) -> None:
+        """Take note of an event, and say what can be done about it."""
+        which = str(event.data.get("message_id") or event.data.get("call_id") or "")
+        if event.kind in ("answered", "approval_decided"):
+            self._open.pop(which, None)
+        elif event.kind in ("asked", "approval_asked"):
+            self._open[which] = event
+            if len(self._open) == 1 or not self._somebody():
+                self._put(which, event)
+            self._asked.set()
+            self._asked = anyio.Event()
+
+    async def read(self) -> None:
+        """Answer with what is typed, one after the other, for ever; nothing without a terminal."""
+        while self._terminal:
+            asked = self._asked
+            if not self._open:
+                await asked.wait()
+                continue
+            which, event = next(iter(self._open.items()))
+            line = await self._typed(which)
+            if line is not None:
+                await self._answer(which, event, line.strip())
+            if which not in self._open and self._open:
+                self._put(*next(iter(self._open.items())))
+
+    def _put(self, which: str, event: Event) -> None:
+        """Say what is to be answered now, and how."""
+        if self._somebody():
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed was not meant for this
+        if event.kind == "asked":
+            here = f"type the answer to {which} here, or " * self._somebody()
+            self._say(f"{here}`orchestrator reply {self._run_id} {which} ANSWER`")
+        else:
+            here = f"y or n to {which}, or " * self._somebody()
+            self._say(shown_input(event.data.get("input")))
+            self._say(f"{here}`orchestrator approve {self._run_id} {which}`, or reject")
+
+    async def _typed(self, which: str) -> str | None:
+        """A line, or None if it came too late or will not come."""
+        while which in self._open:
+            if not self._somebody():
+                await anyio.sleep(LOOK_SECONDS)
+                continue
+            with anyio.move_on_after(LOOK_SECONDS):
+                await anyio.wait_readable(sys.stdin)
+                if not self._somebody():
+                    continue
+                data = os.read(sys.stdin.fileno(), LINE_BYTES)
+                self._terminal = bool(data)
+                return data.decode(errors="replace") if data else None
+        return None
+
+    async def _answer(self, which: str, event: Event, line: str) -> None:
+        from orchestrator.errors import RunRefused
+
+        try:
+            if event.kind == "asked" and not line:
+                self._say("an answer has words; type it and press Enter")
+                return
+            if event.kind == "asked":
+                await self._book.reply(self._run_id, which, line, None)
+            elif line.lower() in YES:
+                await self._book.decide(self._run_id, None, approve=[which])
+            elif line.lower() in NO:
+                await self._book.decide(self._run_id, None, reject=[which])
+            else:
+                self._say("y or n")
+                return
+        except RunRefused as exc:
+            self._say(str(exc))
+        self._open.pop(which, None)
+
+
+def _indented(text: str) -> Iterator[str]:
+    from orchestrator.surfaces.event_lines import visible
+
+    return (f"    {line}" for line in visible(text).splitlines())

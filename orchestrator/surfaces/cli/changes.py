@@ -1,0 +1,214 @@
+"""`orchestrator show` and `orchestrator apply`: how a run ended, and what it did to its copy."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.surfaces.cli.options import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from orchestrator.domain.result import ChangedFile
+    from orchestrator.engine.copies import Copies
+    from orchestrator.store.runs import RunRecord
+    from orchestrator.workspace.changes.changes import Changes
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
+
+SIGNS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "mode": "m"}
+"""As git would mark them; m is a mode alone."""
+
+
+def show(
+    run_id: Run,
+    *,
+    patch: Annotated[
+        bool, typer.Option("--patch", help="Print what it changed, as `git apply` takes it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print how a run ended: its result, what it changed, what it was denied."""
+    import anyio
+
+    from orchestrator.app import open_copies
+    from orchestrator.settings import read_settings
+    from orchestrator.surfaces.event_lines import visible, write
+
+    record = anyio.run(_record, run_id)
+    if patch:
+        copies = open_copies(read_settings())
+        _changes(copies, record)
+        data = copies.patch(run_id)
+        if as_json:
+            print(json.dumps({"run_id": run_id, "patch": _text(run_id, data)}))
+        elif sys.stdout.isatty():
+            write(visible(data.decode(errors="replace")), sys.stdout)
+        else:
+            sys.stdout.buffer.write(data)
+        return
+    if as_json:
+        print(json.dumps(record.model_dump(mode="json")))
+        return
+    for line in record_lines(record):
+        write(visible(line), sys.stdout)
+
+
+def apply(
+    run_id: Run,
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Another directory than the one that was copied."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    allow_links: Annotated[
+        bool, typer.Option("--allow-links", help="Also links that lead out of the directory.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Apply to the workspace what a run changed in its copy; all of it, or nothing."""
+    import anyio
+
+    from orchestrator.app import open_copies
+    from orchestrator.settings import read_settings
+    from orchestrator.surfaces.event_lines import visible, write
+
+    copies = open_copies(read_settings())
+    kept = _changes(copies, anyio.run(_record, run_id))
+    root = to.absolute() if to is not None else kept.root
+    with interrupted():
+        applied = copies.apply(run_id, to=root, dry_run=dry_run, allow_links=allow_links)
+    if as_json:
+        print(json.dumps(applied.model_dump(mode="json")))
+        return
+    if applied.already:
+        write(visible(f"nothing to do: {root} is like that already"), sys.stderr)
+        return
+    for file in applied.files:
+        write(visible(changed_line(file)), sys.stdout)
+    for folder in applied.kept_folders:
+        write(visible(f"kept {folder}, since something else is in it"), sys.stderr)
+    done = "would be changed" if dry_run else "changed"
+    write(visible(f"{counted(len(applied.files))} {done} in {root}"), sys.stderr)
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """SIGTERM and SIGHUP are a Ctrl-C, so that what was begun is taken back; only the first counts.
+
+    Whoever ignores one, as `nohup` does, goes on ignoring it.
+    """
+
+    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 the shape of a handler
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)  # a second one must not break off taking back
+        raise KeyboardInterrupt
+
+    before = {
+        each: handler
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if (handler := signal.getsignal(each)) not in (signal.SIG_IGN, None)
+    }
+    for each in before:
+        signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def counted(files: int) -> str:
+    """1 file, 2 files."""
+    return f"{files} file{'s' * (files != 1)}"
+
+
+def changed_line(file: ChangedFile) -> str:
+    """A sign and a path, as git has them."""
+    from orchestrator.surfaces.event_lines import quoted
+
+    renamed = f"{quoted(file.old_path)} -> " if file.old_path else ""
+    return f"{SIGNS[file.change]}  {renamed}{quoted(file.path)}"
+
+
+def record_lines(record: RunRecord) -> Iterator[str]:
+    """A run for people."""
+    yield f"run       {record.run_id}, {record.agent} for {record.caller}"
+    yield f"status    {record.status}{f' ({record.reason})' * (record.reason not in ('', 'ok'))}"
+    yield f"task      {' '.join(record.prompt.split())}"
+    result = record.result
+    if result is None:
+        return
+    if result.message:
+        yield f"message   {result.message}"
+    if result.session:
+        yield f"session   {result.session}{f', {result.session_note}' * bool(result.session_note)}"
+    yield f"took      {result.duration_ms / 1000:.1f} s, ${result.cost_usd:.4f}, {result.model}"
+    for heading, values in (
+        ("denied", (*result.denied_hosts, *result.denied_tools)),
+        ("missing", result.failed_mcp_servers),
+    ):
+        for value in values:
+            yield f"{heading:<9} {value}"
+    for file in result.changed_files:
+        yield f"changed   {changed_line(file)}"
+    if result.changed_files:
+        yield f"          `orchestrator apply {record.run_id}` applies it, --patch prints it"
+    answer = result.result if result.result is not None else result.partial_text
+    if answer:
+        yield ""
+        yield answer if isinstance(answer, str) else json.dumps(answer, indent=2)
+
+
+def _text(run_id: str, patch: bytes) -> str:
+    from orchestrator.errors import ApplyRefused
+
+    try:
+        return patch.decode()
+    except UnicodeDecodeError as exc:
+        raise ApplyRefused(
+            f"the patch of run {run_id} is not UTF-8, so JSON cannot hold it; "
+            "print it without --json"
+        ) from exc
+
+
+async def _record(run_id: str) -> RunRecord:
+    from orchestrator.errors import RunNotFound
+    from orchestrator.surfaces.cli.runs import open_store
+
+    async with open_store() as store:
+        record = await store.run(run_id)
+    if record is None:
+        raise RunNotFound(f"there is no run {run_id!r}; `orchestrator runs` lists them")
+    return record
+
+
+def _changes(copies: Copies, record: RunRecord) -> Changes:
+    """What is kept of a run; ApplyRefused, with what its record tells, if that is nothing."""
+    from orchestrator.errors import ApplyRefused
+
+    try:
+        return copies.changes(record.run_id)
+    except ApplyRefused:
+        if record.result is None:
+            raise ApplyRefused(
+                f"run {record.run_id} has not ended, so its changes are not known yet; "
+                f"`orchestrator logs -f {record.run_id}` waits for it"
+            ) from None
+        if not record.result.changed_files:
+            raise ApplyRefused(
+                f"run {record.run_id} has changed no file: nothing was different in its copy, or "
+                "it worked on none (agent.md says `workspace: copy` where there is one)"
+            ) from None
+        raise

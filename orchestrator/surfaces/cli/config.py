@@ -1,0 +1,68 @@
+"""`orchestrator config`: every setting, its value, and where it came from."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from orchestrator.surfaces.cli.options import AgentsDir, Json
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
+
+
+def config(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
+    """Show each setting, its value, and where it came from; of a secret, whether it is set."""
+    from orchestrator.settings import SOURCES, read_settings_with_origins
+    from orchestrator.surfaces.event_lines import visible, write
+
+    flags = {"agents_dir": agents_dir and agents_dir.absolute()}
+    settings, origins = read_settings_with_origins(flags=flags)
+    if as_json:
+        rows = {
+            name: {
+                "value": shown_value(settings, name),
+                "origin": origins[name],
+                "variable": SOURCES[name].variable if name in SOURCES else None,
+            }
+            for name in type(settings).model_fields
+        }
+        print(json.dumps({"settings": rows}))
+        return
+    for line in config_lines(settings, origins):
+        write(visible(line), sys.stdout)
+
+
+def config_lines(settings: Settings, origins: dict[str, str]) -> Iterator[str]:
+    """A line for each setting and, where there are several values, for each of them."""
+    names = list(type(settings).model_fields)
+    width = max(map(len, names))
+    origin_width = max(len(origins[name]) for name in names)
+    for name in names:
+        value = shown_value(settings, name)
+        lines = [str(item) for item in value] if isinstance(value, list) else [_written(value)]
+        for at, line in enumerate(lines or ["none"]):
+            heading, origin = ("", "") if at else (name, origins[name])
+            yield f"{heading:<{width}}  {origin:<{origin_width}}  {line}".rstrip()
+
+
+def shown_value(settings: Settings, name: str) -> object:
+    """A setting as JSON has it; of a secret, only whether it is set."""
+    from pydantic import SecretStr
+
+    value = getattr(settings, name)
+    if isinstance(value, SecretStr) or "SecretStr" in str(type(settings).model_fields[name]):
+        return "set" if value else "not set"
+    shown = settings.model_dump(mode="json", include={name})[name]
+    if isinstance(shown, str):  # an address may hold a password: https://me:secret@host
+        return re.sub(r"//[^/@\s]*@", "//…@", shown)
+    return shown
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,94 @@
+"""`orchestrator images`: build, list and prune the image that agents run in."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.surfaces.cli.options import Json
+from orchestrator.surfaces.progress import shown_progress
+
+if TYPE_CHECKING:
+    from orchestrator.containers.docker.engine import Engine
+    from orchestrator.settings import Settings
+
+MEGABYTE = 1_000_000
+"""As `docker images` counts."""
+
+images_app = typer.Typer(
+    help="The image that agents run in.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@images_app.command()
+def build(*, as_json: Json = False) -> None:
+    """Build the agent image, unless it is there already."""
+    from orchestrator.containers.images.agent_image import build_agent_image
+
+    began = time.monotonic()
+    with _engine() as (engine, settings), shown_progress() as progress:
+        tag = build_agent_image(engine, settings, progress)
+    if as_json:
+        print(json.dumps({"image": tag, "seconds": round(time.monotonic() - began, 3)}))
+    else:
+        print(tag)
+
+
+@images_app.command("list")
+def list_(*, as_json: Json = False) -> None:
+    """List our images on the engine, newest first."""
+    from orchestrator.containers.images.agent_image import current_tags, list_images
+
+    with _engine() as (engine, settings):
+        current = current_tags(engine, settings)
+        images = list_images(engine)
+    if as_json:
+        rows = [{**image.model_dump(), "current": image.tag in current} for image in images]
+        print(json.dumps({"images": rows}))
+        return
+    for image in images:
+        made = datetime.fromtimestamp(image.created_seconds, UTC).strftime("%Y-%m-%d %H:%M")
+        notes = [
+            note
+            for note, holds in (("current", image.tag in current), ("in use", image.in_use))
+            if holds
+        ]
+        size = f"{image.size_bytes / MEGABYTE:.0f} MB"
+        print(f"{image.tag:<42} {made}  {size:>8}  {', '.join(notes)}".rstrip())
+
+
+@images_app.command()
+def prune(*, as_json: Json = False) -> None:
+    """Remove agent images that are neither current nor in use."""
+    from orchestrator.containers.images.agent_image import current_tags, prune_images
+
+    with _engine() as (engine, settings), shown_progress() as progress:
+        keep = current_tags(engine, settings)
+        removed = prune_images(engine, settings, keep, progress)
+    if as_json:
+        print(json.dumps({"removed": [image.tag for image in removed]}))
+        return
+    for image in removed:
+        print(f"removed {image.tag} ({image.size_bytes / MEGABYTE:.0f} MB)")
+    if not removed:
+        print("nothing to remove")
+
+
+@contextmanager
+def _engine() -> Iterator[tuple[Engine, Settings]]:
+    # Here and above, not at the top: `--help` need not wait for docker and pydantic.
+    from orchestrator.containers.docker.engine import connect
+    from orchestrator.settings import read_settings
+
+    settings = read_settings()
+    engine = connect(settings)
+    try:
+        yield engine, settings
+    finally:
+        engine.close()

@@ -1,0 +1,86 @@
+"""The command line: one group of commands per module, one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from orchestrator import __version__
+from orchestrator.errors import OrchestratorError
+from orchestrator.surfaces.cli.agents import agents_app
+from orchestrator.surfaces.cli.changes import apply, show
+from orchestrator.surfaces.cli.config import config
+from orchestrator.surfaces.cli.demo import demo
+from orchestrator.surfaces.cli.doctor import doctor
+from orchestrator.surfaces.cli.images import images_app
+from orchestrator.surfaces.cli.init import init
+from orchestrator.surfaces.cli.plan import plan
+from orchestrator.surfaces.cli.run import run
+from orchestrator.surfaces.cli.runs import logs, runs_app
+from orchestrator.surfaces.cli.serve import serve
+from orchestrator.surfaces.cli.sessions import sessions_app
+from orchestrator.surfaces.cli.tasks import approve, ask, cancel, reject, reply, resume, wait
+from orchestrator.surfaces.event_lines import visible, write
+
+EXIT_USAGE = 2
+"""A command line that nobody understands."""
+
+app = typer.Typer(
+    name="orchestrator",
+    help="Hand a task to an AI agent you don't fully trust.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: half the time
+)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(run, show, logs, apply, ask, reply, approve, reject, cancel, wait, resume),
+    *(plan, serve, init, demo, config, doctor),
+)
+for command in COMMANDS:
+    app.command()(command)
+app.add_typer(runs_app, name="runs")
+app.add_typer(agents_app, name="agents")
+app.add_typer(images_app, name="images")
+app.add_typer(sessions_app, name="sessions")
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit: 0, 2 for a command line nobody understands, else the error's code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in args
+    try:
+        # With --json, what is wrong with the command line is told by us, and as JSON too.
+        code = app(args=args, prog_name="orchestrator", standalone_mode=not as_json)
+    except OrchestratorError as exc:
+        if as_json:
+            print(json.dumps({"error": {"code": exc.code, "message": str(exc)}}))
+        else:
+            write(f"error: {visible(str(exc))}", sys.stderr)
+        sys.exit(exc.exit_code)
+    except typer.TyperException as exc:
+        message = exc.format_message() if isinstance(exc, typer.BadParameter) else str(exc)
+        print(json.dumps({"error": {"code": "usage", "message": message}}))
+        sys.exit(EXIT_USAGE)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"orchestrator {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say which it is."),
+    ] = False,
+) -> None:
+    """What can be said before any command."""

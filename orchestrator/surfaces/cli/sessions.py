@@ -1,0 +1,163 @@
+"""`orchestrator sessions`: conversations that are kept, and their containers."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.surfaces.cli.options import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from orchestrator.store.session_rows import SessionKey, SessionRow
+
+sessions_app = typer.Typer(
+    help="Conversations that are kept, and their containers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+HEADINGS = ("SESSION", "STATE", "CALLS", "LAST USED", "EXPIRES")
+
+Session = Annotated[
+    str, typer.Argument(metavar="SESSION", help="AGENT, AGENT/CALLER or AGENT/CALLER/NAME.")
+]
+
+
+@sessions_app.command("list")
+def list_(*, as_json: Json = False) -> None:
+    """List the sessions, the last used one first."""
+    import anyio
+
+    rows = anyio.run(_rows)
+    if as_json:
+        print(json.dumps({"sessions": [row.model_dump(mode="json") for row in rows]}))
+        return
+    if not rows:
+        print("no session has begun yet")
+    for line in sessions_table(rows, now=time.time()) if rows else ():
+        print(line)
+
+
+@sessions_app.command("show")
+def show_session(session: Session, *, as_json: Json = False) -> None:
+    """Print one session: its state, its conversation, how long it stays."""
+    import anyio
+
+    row = _found(anyio.run(_rows), session)
+    if as_json:
+        print(json.dumps(row.model_dump(mode="json")))
+        return
+    for heading, value in (
+        ("session", row.key.text),
+        ("state", row.state),
+        ("conversation", row.conversation or "(none yet)"),
+        ("calls", str(row.runs)),
+        ("last used", _ago(time.time() - row.used)),
+        ("expires", f"in {_span(row.expires - time.time())}"),
+    ):
+        print(f"{heading:<14}{value}")
+
+
+@sessions_app.command()
+def stop(session: Session, *, as_json: Json = False) -> None:
+    """Stop a session's container; its files and its conversation stay."""
+    import anyio
+
+    key, done = anyio.run(_stop, session)
+    text = f"{key} is stopped" if done else f"{key} was not running"
+    _say(as_json, {"session": key, "stopped": done}, text)
+
+
+@sessions_app.command()
+def rm(session: Session, *, as_json: Json = False) -> None:
+    """Remove a session: its container, its files and its conversation."""
+    import anyio
+
+    key, done = anyio.run(_remove, session)
+    text = f"{key} is removed" if done else f"there was no session {key}"
+    _say(as_json, {"session": key, "removed": done}, text)
+
+
+def sessions_table(rows: Sequence[SessionRow], *, now: float) -> Iterator[str]:
+    """A heading and a line for each session."""
+    cells = [
+        HEADINGS,
+        *(
+            (
+                row.key.text,
+                row.state,
+                str(row.runs),
+                _ago(now - row.used),
+                f"in {_span(row.expires - now)}",
+            )
+            for row in rows
+        ),
+    ]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(HEADINGS))]
+    for row in cells:
+        yield "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+
+
+def _say(as_json: bool, document: dict[str, object], text: str) -> None:
+    print(json.dumps(document) if as_json else text)
+
+
+def _ago(seconds: float) -> str:
+    return f"{_span(seconds)} ago"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
+
+
+def _found(rows: Sequence[SessionRow], text: str) -> SessionRow:
+    from orchestrator.errors import SessionRefused
+
+    key = _key(text)
+    for row in rows:
+        if row.key == key:
+            return row
+    known = ", ".join(row.key.text for row in rows) or "none"
+    raise SessionRefused(f"there is no session {key.text!r}; known: {known}")
+
+
+def _key(text: str) -> SessionKey:
+    from orchestrator.settings import read_settings
+    from orchestrator.store.session_rows import SessionKey
+
+    agent, _, rest = text.partition("/")
+    caller, _, name = rest.partition("/")
+    return SessionKey(agent=agent, caller=caller or read_settings().caller, name=name or "default")
+
+
+async def _rows() -> tuple[SessionRow, ...]:
+    from orchestrator.app import living_sessions
+    from orchestrator.settings import read_settings
+
+    return await living_sessions(read_settings())
+
+
+async def _stop(text: str) -> tuple[str, bool]:
+    from orchestrator.app import open_orchestrator
+    from orchestrator.settings import read_settings
+
+    async with open_orchestrator(read_settings()) as service:
+        key = _found(await service.sessions.list(), text).key
+        return key.text, await service.sessions.let_go(key)
+
+
+async def _remove(text: str) -> tuple[str, bool]:
+    from orchestrator.app import open_orchestrator
+    from orchestrator.settings import read_settings
+
+    key = _key(text)
+    async with open_orchestrator(read_settings()) as service:
+        return key.text, await service.sessions.remove(key)

@@ -1,0 +1,260 @@
+"""Runs that somebody else holds: see what they ask, answer, decide, wait, steer, cancel.
+
+All of it goes through the store, so that it works from any terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from orchestrator.surfaces.cli.options import AgentsDir, Json, settings_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from orchestrator.domain.exchange import Approval, Question
+    from orchestrator.domain.task import Task
+    from orchestrator.engine.tasks.task_book import TaskBook, TaskView, Until
+
+EXIT_NOT_ENDED = 10
+"""Waiting was over before the run: time ran out, or it waits for somebody's word."""
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
+Runs = Annotated[list[str], typer.Argument(metavar="RUN", help="One run or several.")]
+Calls = Annotated[
+    list[str] | None, typer.Argument(metavar="CALL", help="As `orchestrator ask` names it.")
+]
+All = Annotated[bool, typer.Option("--all", help="All that wait at this moment.")]
+
+T = TypeVar("T")
+
+
+def ask(*, as_json: Json = False) -> None:
+    """List the questions and tool calls that wait for somebody's word, of all runs."""
+    questions, approvals, agents = _on_book(_asking)
+    if as_json:
+        print(json.dumps({"questions": _dumped(questions), "approvals": _dumped(approvals)}))
+        return
+    if not agents:
+        print("nobody asks anything")
+    _write(_ask_lines(questions, approvals, agents))
+
+
+def reply(
+    run_id: Run,
+    message_id: Annotated[
+        str, typer.Argument(metavar="MESSAGE", help="The question, as `orchestrator ask` names it.")
+    ],
+    answer: Annotated[str, typer.Argument(help="What the agent is told; - reads it from stdin.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Answer a question that a run has asked."""
+    text = sys.stdin.read() if answer == "-" else answer
+    _on_book(lambda book: book.reply(run_id, message_id, text, None))
+    said = {"run_id": run_id, "message_id": message_id, "answer": text}
+    _say(as_json, said, f"{run_id} has its answer")
+
+
+def approve(
+    run_id: Run,
+    calls: Calls = None,
+    *,
+    all_: All = False,
+    given: Annotated[
+        str, typer.Option("--input", metavar="JSON", help="What runs instead; for one call.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Allow tool calls that wait for it."""
+    named = _named(run_id, calls, all_)
+    edited = {named[0]: _object(given)} if given and len(named) == 1 else {}
+    if given and not edited:
+        raise typer.BadParameter("--input goes with exactly one CALL")
+    decided = _on_book(
+        lambda book: book.decide(run_id, None, approve=named, approve_all=all_, inputs=edited)
+    )
+    _tell_decided(as_json, run_id, decided)
+
+
+def reject(
+    run_id: Run,
+    calls: Calls = None,
+    *,
+    all_: All = False,
+    why: Annotated[str, typer.Option(metavar="TEXT", help="What the agent is told.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Refuse tool calls that wait to be allowed."""
+    named = _named(run_id, calls, all_)
+    decided = _on_book(
+        lambda book: book.decide(run_id, None, reject=named, reject_all=all_, message=why)
+    )
+    _tell_decided(as_json, run_id, decided)
+
+
+def cancel(run_id: Run, *, as_json: Json = False) -> None:
+    """End a run, wherever it runs; its container is gone by then."""
+    view = _on_book(lambda book: book.cancel(run_id, None, seconds=math.inf))
+    document = view.model_dump(mode="json")
+    _say(as_json, document, _ended_line(view))
+
+
+def wait(
+    run_ids: Runs,
+    *,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Not longer than this.")
+    ] = None,
+    any_: Annotated[bool, typer.Option("--any", help="Until one of them has ended.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Wait until runs have ended, or one of them asks something."""
+    from orchestrator.surfaces.cli.runs import EXIT_INTERRUPTED
+
+    seconds = math.inf if timeout is None else timeout
+    until: Until = "any" if any_ else "all"
+    try:
+        views = _on_book(lambda book: book.wait(run_ids, None, seconds=seconds, until=until))
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if as_json:
+        print(json.dumps({"runs": _dumped(views)}))
+    else:
+        _write(_ended_line(view) for view in views)
+        for view in views:
+            agents = {view.run_id: view.agent}
+            _write(_ask_lines(view.questions, view.approvals, agents))
+    raise typer.Exit(exit_code(views, any_=any_))
+
+
+def resume(
+    run_id: Run,
+    text: Annotated[str, typer.Argument(help="What the agent is told; - reads it from stdin.")],
+    *,
+    agents_dir: AgentsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Tell an agent something: in the middle of its work, or after it, in its session."""
+    from orchestrator.surfaces.cli.run import carry_out
+
+    said = sys.stdin.read() if text == "-" else text
+    follow_up = _on_book(lambda book: _tell(book, run_id, said))
+    if follow_up is None:
+        _say(as_json, {"run_id": run_id, "told": said}, f"{run_id} is told; `wait` waits for it")
+        return
+    carry_out(settings_for(agents_dir), follow_up, as_json=as_json)
+
+
+def exit_code(views: Sequence[TaskView], *, any_: bool) -> int:
+    """As the runs ended; the first one that did not end well decides. Pure."""
+    from orchestrator.surfaces.cli.run import EXIT_CODES
+
+    codes = [EXIT_CODES.get(view.status, EXIT_NOT_ENDED) for view in views]
+    if any_:
+        ended = [code for code in codes if code != EXIT_NOT_ENDED]
+        return max(ended) if ended else EXIT_NOT_ENDED
+    return next((code for code in codes if code), 0)
+
+
+def _on_book(do: Callable[[TaskBook], Awaitable[T]]) -> T:
+    import anyio
+
+    from orchestrator.surfaces.cli.runs import open_book
+
+    async def work() -> T:
+        async with open_book() as book:
+            return await do(book)
+
+    return anyio.run(work)
+
+
+async def _asking(
+    book: TaskBook,
+) -> tuple[tuple[Question, ...], tuple[Approval, ...], dict[str, str]]:
+    questions, approvals = await book.asking()
+    run_ids = {each.run_id for each in questions} | {each.run_id for each in approvals}
+    agents = {run_id: (await book.view(run_id)).agent for run_id in run_ids}
+    return questions, approvals, agents
+
+
+async def _tell(book: TaskBook, run_id: str, text: str) -> Task | None:
+    """None if the agent hears it; else the task that goes on after the run's end."""
+    if await book.tell(run_id, text, None):
+        return None
+    return await book.follow_up(run_id, text, None)
+
+
+def _named(run_id: str, calls: Sequence[str] | None, all_: bool) -> list[str]:
+    """The calls that somebody has seen; never simply the one that happens to wait."""
+    if bool(calls) == all_:
+        raise typer.BadParameter(
+            f"name the calls, or say --all; `orchestrator ask` shows what {run_id} waits for"
+        )
+    return list(calls or ())
+
+
+def _object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        raise typer.BadParameter(f"--input is no JSON: {exc}") from exc
+    if not isinstance(value, dict):
+        raise typer.BadParameter("--input must be a JSON object, as the tool takes it")
+    return value
+
+
+def _tell_decided(as_json: bool, run_id: str, decided: Sequence[Approval]) -> None:
+    from orchestrator.surfaces.cli.answers import shown_input
+
+    if as_json:
+        print(json.dumps({"run_id": run_id, "approvals": _dumped(decided)}))
+        return
+    if not decided:
+        print(f"no tool call of {run_id} waits for anybody's word")
+    _write(
+        f"{each.decision}  {each.call_id}  {each.tool} {shown_input(each.new_input or each.input)}"
+        for each in decided
+    )
+
+
+def _ask_lines(
+    questions: Sequence[Question], approvals: Sequence[Approval], agents: dict[str, str]
+) -> Iterator[str]:
+    from orchestrator.surfaces.cli.answers import approval_lines, question_lines
+
+    for question in questions:
+        yield from question_lines(question, agents[question.run_id], time.time())
+    for approval in approvals:
+        yield from approval_lines(approval, agents[approval.run_id], time.time())
+
+
+def _ended_line(view: TaskView) -> str:
+    reason = f" ({view.reason})" if view.reason not in ("", "ok") else ""
+    took = f" in {view.ended - view.created:.1f} s" if view.ended else ""
+    more = f"; `orchestrator show {view.run_id}` tells more" if view.ended else ""
+    return f"{view.run_id}: {view.agent} {view.status}{reason}{took}{more}"
+
+
+def _write(lines: Iterator[str]) -> None:
+    from orchestrator.surfaces.event_lines import visible, write
+
+    for line in lines:
+        write(visible(line), sys.stdout)
+
+
+def _dumped(
+    models: Sequence[Question] | Sequence[Approval] | Sequence[TaskView],
+) -> list[dict[str, object]]:
+    return [model.model_dump(mode="json") for model in models]
+
+
+def _say(as_json: bool, document: dict[str, object], text: str) -> None:
+    print(json.dumps(document) if as_json else text)

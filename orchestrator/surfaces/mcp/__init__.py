@@ -1,0 +1,1 @@
+"""MCP: tools, resources and tasks for a main agent."""

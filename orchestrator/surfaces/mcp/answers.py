@@ -1,0 +1,304 @@
+"""Results, tasks and errors -> what a call answers: structured content, and text for the model."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import mcp.types as t
+from pydantic import BaseModel, ConfigDict
+
+from orchestrator.domain.exchange import Approval
+from orchestrator.domain.result import FINAL, RunResult, RunStatus
+from orchestrator.engine.tasks.tasks import TaskView
+from orchestrator.errors import OrchestratorError
+from orchestrator.surfaces.event_lines import quoted, shortened, visible
+
+LINE_CHARS = 200
+"""Of one event, in a progress notification or in what is told of a failure."""
+
+NAMED_FILES = 20
+"""Of what an agent changed, in the text of its result."""
+
+NAMED_WARNINGS = 5
+"""Of all that was warned of; the document has the rest."""
+
+INPUT_CHARS = 8000
+"""Of the input of a tool call that waits to be approved; what is longer is said to be cut."""
+
+PROMPT_CHARS = 60
+"""Of a prompt in a table."""
+
+HEADINGS = ("Task", "Status", "Agent", "Started", "Seconds", "Prompt")
+
+
+class RunAnswer(BaseModel):
+    """Of every call about one run: all of its result, or where it stands and what to do next."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run_id: str
+    status: str
+
+
+class TasksAnswer(BaseModel):
+    """Of a call about several."""
+
+    model_config = ConfigDict(extra="allow")
+
+    tasks: list[RunAnswer]
+
+
+def plain(text: str, document: dict[str, object] | None = None) -> t.CallToolResult:
+    """A text, and the same for programs."""
+    return t.CallToolResult(content=[_text(text)], structured_content=document)
+
+
+def refusal(exc: OrchestratorError) -> t.CallToolResult:
+    error = {"error": {"code": exc.code, "message": str(exc)}}
+    return t.CallToolResult(content=[_text(str(exc))], structured_content=error, is_error=True)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def told(tool: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R | t.CallToolResult]]:
+    """A tool whose errors are answers: one sentence, and a code for programs."""
+
+    @wraps(tool)
+    async def answered(*args: P.args, **kwargs: P.kwargs) -> R | t.CallToolResult:
+        try:
+            return await tool(*args, **kwargs)
+        except OrchestratorError as exc:
+            return refusal(exc)
+
+    return answered
+
+
+# One run
+
+
+def run_answer(view: TaskView) -> t.CallToolResult:
+    """The answer of the agent if there is one; otherwise where the run stands."""
+    if view.result is not None:
+        return result_answer(view.result, view.unheard)
+    return plain("\n".join(_standing(view)), document(view))
+
+
+def result_answer(result: RunResult, unheard: Sequence[str] = ()) -> t.CallToolResult:
+    """The envelope as structured content; the text is for clients that show only that."""
+    envelope = _envelope(result, unheard)
+    late = [f"It ended before it heard this; tell it again: {text}" for text in unheard]
+    if result.status == "completed":
+        content = [_text(said) for said in (_said(result), *_notes(result), *late)]
+        return t.CallToolResult(content=content, structured_content=envelope)
+    content = [_text("\n".join((*_failure(result), *late)))]
+    return t.CallToolResult(content=content, structured_content=envelope, is_error=True)
+
+
+def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dict[str, object]:
+    """A run for programs; a brief one has no patch and no log, a whole one is nowhere cut."""
+    if view.result is not None:
+        left_out = {"patch", "log_tail"} if brief else None
+        return _envelope(view.result, view.unheard, left_out)
+    said: dict[str, object] = {
+        "run_id": view.run_id,
+        "agent": view.agent,
+        "caller": view.caller,
+        "status": _status(view),
+    }
+    if view.questions:
+        said["questions"] = [
+            each.model_dump(include={"message_id", "question", "asked", "deadline"})
+            for each in view.questions
+        ]
+    if view.approvals:
+        said["pending_tool_calls"] = [
+            {
+                "call_id": each.call_id,
+                "tool": each.tool,
+                "input": each.input if whole else shown_input(each),
+                "deadline": each.deadline,
+            }
+            for each in view.approvals
+        ]
+    return {**said, "next": next_step(view)} if view.status not in FINAL else said
+
+
+def _envelope(
+    result: RunResult, unheard: Sequence[str], left_out: set[str] | None = None
+) -> dict[str, object]:
+    envelope = result.model_dump(mode="json", exclude=left_out)
+    return {**envelope, "unheard": list(unheard)} if unheard else envelope
+
+
+def details(view: TaskView) -> dict[str, object]:
+    """All that is known of a run."""
+    return {
+        **document(view, whole=True),
+        "prompt": view.prompt,
+        "created": view.created,
+        "ended": view.ended,
+        "parent_run_id": view.parent_run_id,
+    }
+
+
+def next_step(view: TaskView) -> str:
+    """What the caller has to do, in the words of our tools."""
+    steps = [
+        f"answer with reply_subagent(run_id={_json(question.run_id)}, "
+        f'message_id={_json(question.message_id)}, answer="...")'
+        for question in view.questions
+    ]
+    for run_id in dict.fromkeys(call.run_id for call in view.approvals):
+        calls = _json([call.call_id for call in view.approvals if call.run_id == run_id])
+        steps.append(
+            f"decide with resume_subagent_task(task_id={_json(run_id)}, approve={calls}), or "
+            f"reject={calls}, or approve with edited_input={{call_id: input}}"
+        )
+    if steps:
+        return "; ".join(steps)
+    return f"call wait_for_tasks with task_ids {_json([view.run_id])}; it goes on meanwhile"
+
+
+def _standing(view: TaskView) -> Iterator[str]:
+    """What is to be said of a run that has not ended."""
+    yield f"{view.agent} is {_status(view)}, run_id {view.run_id}."
+    for question in view.questions:
+        yield f"It asks ({question.message_id}):"
+        yield from (f"> {line}" for line in visible(question.question).splitlines())
+    for call in view.approvals:
+        wanted = visible(_json(shown_input(call)))
+        yield f"It wants to use {visible(call.tool)} ({call.call_id}): {wanted}"
+    yield f"Next: {next_step(view)}."
+
+
+def shown_input(call: Approval) -> dict[str, object]:
+    """What an agent wants to do. Nobody should approve what he has not seen: a cut is told."""
+    said = _json(call.input)
+    if len(said) <= INPUT_CHARS:
+        return call.input
+    where = "get_task_details shows all of it"
+    return {"beginning": said[:INPUT_CHARS], "characters": len(said), "cut": where}
+
+
+def _status(view: TaskView) -> RunStatus:
+    """What it waits for, or has been given, shows a moment before its status says so."""
+    if view.questions:
+        return "waiting_parent_reply"
+    if view.approvals:
+        return "paused"
+    given: dict[RunStatus, RunStatus] = {
+        "waiting_parent_reply": "parent_replied",
+        "paused": "running",
+    }
+    return given.get(view.status, view.status)
+
+
+def _said(result: RunResult) -> str:
+    return result.result if isinstance(result.result, str) else _json(result.result)
+
+
+def _failure(result: RunResult) -> Iterator[str]:
+    """Clients show a model only the text of an error: all that can help goes into it."""
+    yield f"{result.agent} {result.status} ({result.reason}): {result.message}"
+    if result.schema_errors:
+        yield "schema errors: " + "; ".join(result.schema_errors)
+    if result.denied_tools:
+        yield "tools it was denied: " + ", ".join(result.denied_tools)
+    if result.denied_hosts:
+        yield "hosts it was denied: " + ", ".join(result.denied_hosts)
+    if result.changed_files:
+        yield _of_changes(result)
+    if result.failed_mcp_servers:
+        yield "MCP servers that were not there: " + ", ".join(result.failed_mcp_servers)
+    if result.partial_text:
+        yield f"what it had said last:\n{result.partial_text}"
+    if result.log_tail:
+        yield "what happened last:"
+        yield from (f"  {line[:LINE_CHARS]}" for line in result.log_tail)
+    yield f"run_id {result.run_id}, cost ${result.cost_usd:.4f}"
+
+
+def _notes(result: RunResult) -> Iterator[str]:
+    """What whoever asked should know besides the answer."""
+    if result.changed_files:
+        yield _of_changes(result)
+    if result.denied_hosts:
+        yield f"It was not let to: {', '.join(result.denied_hosts)}."
+    if result.denied_tools:
+        yield f"Tools it was denied: {', '.join(result.denied_tools)}."
+    if result.failed_mcp_servers:
+        yield f"MCP servers that were not there: {', '.join(result.failed_mcp_servers)}."
+    for warning in result.warnings[:NAMED_WARNINGS]:
+        yield f"Warning: {shortened(warning, LINE_CHARS)}"
+    if result.session:
+        yield f"Session {result.session}. {result.session_note}".strip()
+
+
+def _of_changes(result: RunResult) -> str:
+    changed = ", ".join(quoted(file.path) for file in result.changed_files[:NAMED_FILES])
+    more = len(result.changed_files) - NAMED_FILES
+    return (
+        f"The agent worked on a copy and changed {changed}{f' and {more} more' * (more > 0)}. "
+        f"Nothing is applied yet: call apply_changes with run_id {result.run_id}."
+    )
+
+
+# Several
+
+
+def tasks_answer(views: Sequence[TaskView], **more: object) -> t.CallToolResult:
+    """What has become of them, and which of them still run."""
+    running = [view.run_id for view in views if not view.settled]
+    said = [document(view, brief=True) for view in views]
+    lines = [line for view in views for line in _in_short(view)]
+    found: dict[str, object] = {"tasks": said, "running": running, **more}
+    if running:
+        found["next"] = f"call wait_for_tasks with task_ids {_json(running)}"
+        lines.append(f"Still running: {' '.join(running)}. Next: {found['next']}.")
+    return plain("\n".join(lines), found)
+
+
+def tasks_table(views: Sequence[TaskView]) -> str:
+    """Tasks as a table in Markdown, for people."""
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *(_row(view) for view in views)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def listed(view: TaskView) -> dict[str, object]:
+    """A line of the table, for programs."""
+    fields = {"run_id", "agent", "status", "reason", "prompt", "created", "ended"}
+    said = view.model_dump(mode="json", include=fields)
+    return {**said, "prompt": shortened(view.prompt, LINE_CHARS)}
+
+
+def _in_short(view: TaskView) -> Iterator[str]:
+    if view.result is None:
+        yield from _standing(view) if view.asks else (f"{view.agent} {view.run_id}: running",)
+    elif view.status == "completed":
+        yield f"{view.agent} {view.run_id}: completed"
+        yield from (_said(view.result), *_notes(view.result))
+    else:
+        yield from _failure(view.result)
+
+
+def _row(view: TaskView) -> tuple[str, ...]:
+    started = datetime.fromtimestamp(view.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    seconds = (view.ended or time.time()) - view.created
+    prompt = " ".join(visible(view.prompt).split()).replace("|", "\\|")
+    cells = (view.run_id, view.status, view.agent, started, f"{seconds:.0f}")
+    return (*cells, shortened(prompt, PROMPT_CHARS))
+
+
+def _text(text: str) -> t.TextContent:
+    return t.TextContent(type="text", text=text)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

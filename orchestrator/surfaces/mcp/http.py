@@ -1,0 +1,167 @@
+"""MCP over streamable HTTP: many clients, each known by its token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import uvicorn
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from orchestrator.app import open_orchestrator
+from orchestrator.engine.service import Service
+from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.errors import OperatorError
+from orchestrator.settings import Settings
+from orchestrator.surfaces.mcp.server import build_server
+
+GRACE_SECONDS = 2
+"""For answers that are under way when the server is told to stop."""
+
+SCOPE = "run"
+
+MAX_PORT = 65535
+
+
+async def serve(settings: Settings, address: str) -> None:
+    """Serve at HOST:PORT until SIGTERM or SIGINT; port 0 is any that is free."""
+    host, port = _checked(settings, address)
+    with _bound(host, port) as listener:
+        port = listener.getsockname()[1]
+        async with open_orchestrator(settings) as service, Tasks(service) as runs:
+            await _serve(settings, service, runs, listener, _url(host, port))
+
+
+async def _serve(
+    settings: Settings, service: Service, runs: Tasks, listener: socket.socket, url: str
+) -> None:
+    auth = _auth(settings, url) if settings.http_tokens else {}
+    server, watch = build_server(service, runs, lambda: _caller(settings), settings, **auth)
+
+    @server.custom_route("/health", methods=["GET"])  # type: ignore[untyped-decorator]  # the SDK
+    async def health(_: Request) -> JSONResponse:
+        return JSONResponse({"ok": True})
+
+    app = server.streamable_http_app(transport_security=_allowed_hosts(settings, url))
+    web = _Web(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_on_signal, web)
+        tasks.start_soon(watch)
+        tasks.start_soon(service.keep_warm)
+        print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
+        await web.serve([listener])
+        tasks.cancel_scope.cancel()
+
+
+class _Web(uvicorn.Server):
+    """uvicorn would raise the signal again and end us before runs and containers are closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _stop_on_signal(web: uvicorn.Server) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            # Streams that clients hold open end only by being cut: a traceback each, otherwise.
+            for name in ("uvicorn.error", "mcp"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+            web.should_exit = True
+
+
+class _Tokens:
+    """token -> who is calling."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._tokens = settings.http_tokens
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        matches = [
+            caller
+            for caller, secret in self._tokens.items()
+            if hmac.compare_digest(secret.get_secret_value().encode(), token.encode())
+        ]
+        if not matches:
+            return None
+        return AccessToken(token=token, client_id=matches[0], scopes=[SCOPE], subject=matches[0])
+
+
+def _auth(settings: Settings, url: str) -> dict[str, Any]:
+    return {
+        "token_verifier": _Tokens(settings),
+        "auth": AuthSettings.model_validate(
+            {
+                "issuer_url": url,
+                "resource_server_url": f"{url}/mcp",
+                "required_scopes": [SCOPE],
+                "validate_token_resource": False,
+            }
+        ),
+    }
+
+
+def _caller(settings: Settings) -> str:
+    token = get_access_token()
+    return token.client_id if token is not None else settings.caller
+
+
+def _allowed_hosts(settings: Settings, url: str) -> TransportSecuritySettings:
+    """The names that we answer to. A page in a browser that was lured here uses another one."""
+    own = url.removeprefix("http://").rpartition(":")[0]
+    names = sorted({own, "127.0.0.1", "localhost", "[::1]", *settings.http_hosts})
+    return TransportSecuritySettings(
+        allowed_hosts=[*names, *(f"{name}:*" for name in names)],
+        allowed_origins=[
+            f"{scheme}://{name}{port}"
+            for name in names
+            for scheme in ("http", "https")
+            for port in ("", ":*")
+        ],
+    )
+
+
+def _checked(settings: Settings, address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdigit() and int(port) <= MAX_PORT):
+        raise OperatorError(f"--http {address} is not HOST:PORT, such as 127.0.0.1:8900")
+    if not settings.http_tokens and not _loopback(host):
+        raise OperatorError(
+            f"{host} can be reached from other machines, so callers need tokens; set "
+            "ORCHESTRATOR_HTTP_TOKENS=main=..., or listen on 127.0.0.1"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as exc:
+        raise OperatorError(
+            f"cannot listen on {host}, port {port}: {exc.strerror}; choose another"
+        ) from exc
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,135 @@
+"""Runs and their logs as MCP resources: listed, read, and watched by whoever started them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import mcp.types as t
+from mcp import MCPError
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+
+from orchestrator.engine.service import Service
+from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.errors import CallerError, OrchestratorError, RunNotFound
+from orchestrator.surfaces.event_lines import shortened, visible
+from orchestrator.surfaces.mcp.answers import details
+from orchestrator.surfaces.mcp.arguments import WhoCalls
+from orchestrator.surfaces.mcp.notices import MAX_WATCHED, Request, RunNotices
+
+PREFIX = "orchestrator://runs/"
+
+LOGS = "/logs"
+
+LISTED = 20
+"""Of the newest runs."""
+
+TITLE_CHARS = 60
+
+LOG_EVENTS = 1000
+"""The last ones, in the resource of a log; all of them: get_logs."""
+
+
+class RunResources:
+    """What it takes to have them at a server."""
+
+    def __init__(
+        self, service: Service, tasks: Tasks, who_calls: WhoCalls, notices: RunNotices
+    ) -> None:
+        self._service = service
+        self._tasks = tasks
+        self._who_calls = who_calls
+        self._notices = notices
+
+    def add_to(self, server: MCPServer[Any]) -> None:
+        """Register what can be read and subscribed to."""
+
+        @server.resource(PREFIX + "{run_id}", mime_type="application/json")
+        async def run(run_id: str) -> str:
+            """A run: its status, what it waits for, its result."""
+            try:
+                view = await self._tasks.view(run_id, self._who_calls())
+            except RunNotFound as exc:
+                raise ResourceNotFoundError(str(exc)) from exc
+            return json.dumps(details(view), ensure_ascii=False)
+
+        @server.resource(PREFIX + "{run_id}" + LOGS, mime_type="application/jsonl")
+        async def run_logs(run_id: str) -> str:
+            """What happened in a run, an event on each line."""
+            try:
+                await self._tasks.view(run_id, self._who_calls())
+            except RunNotFound as exc:
+                raise ResourceNotFoundError(str(exc)) from exc
+            events = await self._service.store.events(run_id, limit=LOG_EVENTS, last=True)
+            return "\n".join(event.model_dump_json(exclude={"run_id"}) for event in events)
+
+        low = server._lowlevel_server  # noqa: SLF001 its public face has no way for older clients
+        low.add_request_handler(
+            "resources/subscribe", t.SubscribeRequestParams, self._notices.subscribe
+        )
+        low.add_request_handler(
+            "resources/unsubscribe", t.UnsubscribeRequestParams, self._notices.unsubscribe
+        )
+
+    async def serve(self, ctx: Request, call_next: Any) -> Any:
+        """Middleware: list the caller's runs, and let nobody watch another's."""
+        if ctx.method == "resources/list":
+            result = await call_next(ctx)
+            return {**result, "resources": [*result["resources"], *(await self._listed())]}
+        params = ctx.params or {}
+        if ctx.method == "resources/subscribe":
+            await self._check([str(params.get("uri"))])
+        if ctx.method == "subscriptions/listen":
+            uris = _wanted(params)
+            await self._check(uris)
+            return await self._notices.listening(uris, ctx, call_next)
+        return await call_next(ctx)
+
+    async def watch(self) -> None:
+        """Tell those who subscribed, for ever."""
+        await self._notices.watch(run_of)
+
+    async def _listed(self) -> list[dict[str, object]]:
+        found = await self._tasks.list(self._who_calls(), limit=LISTED)
+        resources: list[dict[str, object]] = []
+        for view in found:
+            title = shortened(" ".join(visible(view.prompt).split()), TITLE_CHARS)
+            said = f"{view.agent}, {view.status}: {title}"
+            uri = f"{PREFIX}{view.run_id}"
+            resources += [
+                {"uri": uri, "name": view.run_id, "title": said, "mimeType": "application/json"},
+                {
+                    "uri": uri + LOGS,
+                    "name": f"{view.run_id} logs",
+                    "title": f"What happened in {view.run_id}",
+                    "mimeType": "application/jsonl",
+                },
+            ]
+        return resources
+
+    async def _check(self, uris: list[str]) -> None:
+        try:
+            if len(uris) > MAX_WATCHED:
+                raise CallerError(f"not more than {MAX_WATCHED} resources can be watched at once")
+            for uri in uris:
+                await self._tasks.view(run_of(uri), self._who_calls())
+        except OrchestratorError as exc:
+            raise MCPError(code=t.INVALID_PARAMS, message=str(exc)) from exc
+
+
+def run_of(uri: str) -> str:
+    """The run that a resource is about."""
+    return uri.removeprefix(PREFIX).removesuffix(LOGS)
+
+
+def _wanted(params: Mapping[str, object]) -> list[str]:
+    """The resources that a client wants to hear of."""
+    asked = params.get("notifications")
+    found = asked.get("resourceSubscriptions") if isinstance(asked, Mapping) else None
+    if (asked is not None and not isinstance(asked, Mapping)) or not isinstance(found, list | None):
+        raise MCPError(
+            code=t.INVALID_PARAMS, message="notifications.resourceSubscriptions must be a list"
+        )
+    return [str(uri) for uri in found or ()]

@@ -1,0 +1,193 @@
+"""The MCP surface: tools for a main agent. It translates, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+import anyio
+import mcp.types as t
+from mcp.server import MCPServer, ServerRequestContext
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.subscriptions import InMemorySubscriptionBus
+from pydantic import Field
+
+from orchestrator import __version__
+from orchestrator.catalog import prompt_section
+from orchestrator.engine.service import Service
+from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.errors import MountRefused
+from orchestrator.settings import Settings
+from orchestrator.surfaces.event_lines import quoted
+from orchestrator.surfaces.mcp.answers import RunAnswer, plain, told
+from orchestrator.surfaces.mcp.arguments import (
+    OptionalFlag,
+    OptionalText,
+    WhoCalls,
+    agents_for,
+    asked_task,
+    check_known,
+    strict,
+)
+from orchestrator.surfaces.mcp.compat import Compatibility
+from orchestrator.surfaces.mcp.dynamic import dynamic_tool
+from orchestrator.surfaces.mcp.notices import ChangeNotices, RunNotices
+from orchestrator.surfaces.mcp.resources import RunResources
+from orchestrator.surfaces.mcp.task_extension import TaskExtension
+from orchestrator.surfaces.mcp.tasks import BIG, task_tools
+from orchestrator.surfaces.mcp.waiting import Waiting
+from orchestrator.workspace.applying.apply import Applied
+
+INSTRUCTIONS = (
+    "Hand tasks to specialised agents with run_subagent. Each runs in a locked container of its "
+    "own and returns its answer with an envelope: status, reason, cost, what it was denied. A "
+    "status of running, waiting_parent_reply or paused is no answer yet: do what `next` says."
+)
+
+DESCRIBED = ("run_subagent", "delegate_task")
+"""Tools whose description lists the agents."""
+
+Watch = Callable[[], Coroutine[Any, Any, None]]
+
+
+def build_server(
+    service: Service, tasks: Tasks, who_calls: WhoCalls, settings: Settings, **auth: Any
+) -> tuple[MCPServer[Any], Watch]:
+    """The server, and what has to run beside it to tell its clients what has changed."""
+    bus = InMemorySubscriptionBus()
+    agents = ChangeNotices(service, bus)
+    runs = RunResources(service, tasks, who_calls, RunNotices(service, bus))
+    waiting = Waiting(service, tasks, settings.window_seconds)
+    compat = Compatibility(service, tasks, who_calls) if settings.compatibility else None
+    extension = TaskExtension(tasks, who_calls, settings.keep_days)
+    tools = [
+        *_tools(service, waiting, who_calls),
+        *task_tools(service, tasks, waiting, who_calls),
+    ]
+    if settings.dynamic_template:
+        tools.append(dynamic_tool(settings.dynamic_template, waiting, who_calls))
+    server: MCPServer[Any] = MCPServer(
+        "subagent-orchestrator",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        log_level="WARNING",
+        tools=tools if compat is None else compat.added_to(tools),
+        subscriptions=bus,
+        extensions=[extension],
+        middleware=[
+            agents.remember,
+            _describe_agents(service, who_calls),
+            runs.serve,
+            extension.serve,
+            *([compat.serve] if compat is not None else []),
+        ],
+        **auth,
+    )
+    runs.add_to(server)
+
+    @server.prompt(name="subagents", title="Available subagents")
+    async def subagents() -> str:
+        """What to tell a main agent about the subagents it can use."""
+        return prompt_section(agents_for(service, who_calls()))
+
+    async def watch() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(agents.watch)
+            group.start_soon(runs.watch)
+
+    return server, watch
+
+
+def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool]:
+    async def list_agents() -> dict[str, list[dict[str, str]]]:
+        """List the agents that can be run, with what they are for."""
+        agents = agents_for(service, who_calls())
+        return {"agents": [{"name": a.name, "description": a.description} for a in agents]}
+
+    @told
+    async def run_subagent(
+        agent_name: Annotated[str, Field(description="The agent to run")],
+        prompt: Annotated[str, Field(description="The task, complete: it knows nothing else")],
+        ctx: Context[Any],
+        context: Annotated[OptionalText, Field(description="What it should know besides")] = "",
+        workspace: Annotated[
+            OptionalText, Field(description="An absolute path of a directory to show it; optional")
+        ] = "",
+        session: Annotated[
+            OptionalText,
+            Field(description='For an agent that remembers: a session\'s name, or "new"; optional'),
+        ] = "",
+        background: Annotated[
+            OptionalFlag, Field(description="Answer at once; wait_for_tasks has the result")
+        ] = False,
+    ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
+        """Run an agent in a container of its own and wait for its answer."""
+        task = asked_task(who_calls(), agent_name, prompt, context, workspace, session)
+        check_known(service, task)
+        return await waiting.run(ctx, task, background=background)
+
+    @told
+    async def apply_changes(
+        run_id: Annotated[str, Field(description="The run whose changes are to be applied")],
+        dry_run: Annotated[bool, Field(description="Only say what would be done")] = False,
+    ) -> Annotated[t.CallToolResult, Applied]:
+        """Apply to the workspace what an agent changed in its copy; all of it, or nothing."""
+        return await _apply(service, who_calls(), run_id, dry_run)
+
+    @told
+    async def delegate_task(
+        agent: Annotated[str, Field(description="The agent to run")],
+        task: Annotated[str, Field(description="The task, complete: it knows nothing else")],
+        working_directory: Annotated[str, Field(description="An absolute path of a directory")],
+        ctx: Context[Any],
+    ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
+        """Run an agent on a directory and wait for its answer."""
+        if not working_directory:
+            raise MountRefused("working_directory is empty; give the absolute path of a directory")
+        asked = asked_task(who_calls(), agent, task, workspace=working_directory)
+        check_known(service, asked)
+        return await waiting.run(ctx, asked)
+
+    looks = t.ToolAnnotations(title="List agents", read_only_hint=True)
+    runs = t.ToolAnnotations(title="Run a subagent", destructive_hint=False, open_world_hint=True)
+    applies = t.ToolAnnotations(title="Apply an agent's changes", destructive_hint=True)
+    return [
+        Tool.from_function(list_agents, annotations=looks),  # some clients must send something
+        strict(Tool.from_function(run_subagent, annotations=runs, meta=BIG)),
+        strict(Tool.from_function(delegate_task, annotations=runs, meta=BIG)),
+        strict(Tool.from_function(apply_changes, annotations=applies)),
+    ]
+
+
+async def _apply(service: Service, caller: str, run_id: str, dry_run: bool) -> t.CallToolResult:
+    applied = await service.apply(run_id, caller, dry_run=dry_run)
+    done = "can be applied" if dry_run else "are applied"
+    said = f"{len(applied.files)} changed files, which {done}:"
+    lines = [said, *(f"{file.change} {quoted(file.path)}" for file in applied.files)]
+    if applied.already:
+        lines = ["Nothing to do: the workspace is like that already."]
+    return plain("\n".join(lines), applied.model_dump(mode="json"))
+
+
+def _describe_agents(service: Service, who_calls: WhoCalls) -> Any:
+    """The tools' descriptions list the agents of this moment: nobody maintains a list by hand."""
+
+    async def describe(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
+        result = await call_next(ctx)
+        if ctx.method != "tools/list":
+            return result
+        agents = agents_for(service, who_calls())
+        lines = [f"- {agent.name}: {' '.join(agent.description.split())}" for agent in agents]
+        listed = "\nAgents:\n" + ("\n".join(lines) or "(none yet)")
+        return {
+            **result,
+            "tools": [
+                {**tool, "description": tool["description"] + listed}
+                if tool["name"] in DESCRIBED
+                else tool
+                for tool in result["tools"]
+            ],
+        }
+
+    return describe

@@ -1,0 +1,290 @@
+"""Runs as MCP tasks, for clients that declare `io.modelcontextprotocol/tasks`; never required.
+
+Such a client gets a task where others get `{"status": "running", "next": ...}`: when a call that
+starts a run outlasts its window. The task is the run, by the same id, so it is known after a
+restart too, and our own tools work on it as well. The client asks for it until it has ended, and
+has its person answer what the agent asks meanwhile.
+
+With `background: true` the answer stays what it is: many clients wait for a task inside the call,
+and whoever said `background` wants to go on at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import mcp.types as t
+from mcp import MCPError
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.mcpserver import Extension, MethodBinding, require_client_extension
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from orchestrator.domain.exchange import Approval, Question
+from orchestrator.domain.result import FINAL, WAITING
+from orchestrator.engine.tasks.tasks import Tasks, TaskView
+from orchestrator.errors import OrchestratorError, RunNotFound, RunRefused
+from orchestrator.surfaces.event_lines import event_line, shortened
+from orchestrator.surfaces.mcp.answers import run_answer
+from orchestrator.surfaces.mcp.arguments import OptionalFlag, WhoCalls
+from orchestrator.surfaces.mcp.forms import (
+    PersonsAnswer,
+    PersonsDecision,
+    approval_form,
+    can_ask,
+    question_form,
+)
+from orchestrator.surfaces.mcp.notices import Request
+
+log = logging.getLogger(__name__)
+
+STARTS = frozenset(("run_subagent", "delegate_task", "dynamic_subagent_task"))
+"""Tools that start one run. Those that wait for what is there already make no task of it again."""
+
+VERSIONS = frozenset(("2026-07-28",))
+"""Of the protocol: earlier ones have no way to answer a call with a task."""
+
+POLL_MS = 1000
+"""How often a client should ask."""
+
+DAY_MS = 86_400_000
+
+Wire = dict[str, Any]
+"""As it is sent."""
+
+FLAG: TypeAdapter[bool] = TypeAdapter(OptionalFlag)
+
+
+class TaskParams(t.RequestParams):
+    """Of tasks/get and tasks/cancel."""
+
+    task_id: str
+
+
+class UpdateParams(TaskParams):
+    """Of tasks/update."""
+
+    input_responses: dict[str, Any]
+
+
+class TaskExtension(Extension):
+    """Makes tasks of calls, and serves the three methods about them."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def __init__(self, tasks: Tasks, who_calls: WhoCalls, keep_days: int) -> None:
+        self._tasks = tasks
+        self._who_calls = who_calls
+        self._ttl_ms = keep_days * DAY_MS
+
+    def methods(self) -> Sequence[MethodBinding]:
+        return [
+            MethodBinding("tasks/get", TaskParams, self._served(self._get), VERSIONS),
+            MethodBinding("tasks/update", UpdateParams, self._served(self._update), VERSIONS),
+            MethodBinding("tasks/cancel", TaskParams, self._served(self._cancel), VERSIONS),
+        ]
+
+    async def intercept_tool_call(
+        self, params: t.CallToolRequestParams, ctx: Request, call_next: CallNext
+    ) -> HandlerResult:
+        """The answer that a run goes on -> a task. Any other answer stays what it is."""
+        result = await call_next(ctx)
+        if params.name not in STARTS or not self._declared_by(ctx):
+            return result
+        run_id = _goes_on(result)
+        if run_id is None or FLAG.validate_python((params.arguments or {}).get("background")):
+            return result
+        view = await self._view(run_id)
+        return {"resultType": "task", **await self._task(view, _status(view, ctx))}
+
+    async def serve(self, ctx: Request, call_next: Any) -> Any:
+        """Middleware: who wants to be told of tasks must declare them. (We tell nobody: ask.)"""
+        wanted = (ctx.params or {}).get("notifications")
+        asked = isinstance(wanted, Mapping) and wanted.get("taskIds")
+        if ctx.method == "subscriptions/listen" and asked:
+            require_client_extension(ctx, self.identifier)
+        return await call_next(ctx)
+
+    # The methods
+
+    def _served(
+        self, method: Callable[[Request, Any], Awaitable[Wire]]
+    ) -> Callable[[Request, Any], Awaitable[Wire]]:
+        async def served(ctx: Request, params: TaskParams) -> Wire:
+            require_client_extension(ctx, self.identifier)
+            _check_header(ctx, params.task_id)
+            try:
+                return await method(ctx, params)
+            except RunNotFound as exc:
+                raise MCPError(code=t.INVALID_PARAMS, message=str(exc)) from exc
+            except OrchestratorError as exc:
+                raise MCPError(code=t.INTERNAL_ERROR, message=str(exc)) from exc
+
+        return served
+
+    async def _get(self, ctx: Request, params: TaskParams) -> Wire:
+        view = await self._view(params.task_id)
+        status = _status(view, ctx)
+        task = await self._task(view, status)
+        if status == "completed":
+            task["result"] = _wire(run_answer(view))
+        if status == "input_required":
+            forms = {_key(each): question_form(each) for each in view.questions}
+            forms |= {_key(each): approval_form(each) for each in view.approvals}
+            task["inputRequests"] = {key: _wire(form) for key, form in forms.items()}
+        return task
+
+    async def _update(self, _: Request, params: UpdateParams) -> Wire:
+        """Answers to what is not open any more, or never was, are nothing to complain about."""
+        view = await self._view(params.task_id)
+        asked: list[Question | Approval] = [*view.questions, *view.approvals]
+        given = [
+            (each, _response(each, params.input_responses[_key(each)]))
+            for each in asked
+            if _key(each) in params.input_responses
+        ]
+        for each, response in given:
+            try:
+                await self._deliver(each, response)
+            except RunRefused as exc:  # somebody was faster, or the run has ended
+                log.info("a person's answer is not used: %s", exc)
+        return {}
+
+    async def _cancel(self, _: Request, params: TaskParams) -> Wire:
+        await self._tasks.cancel(params.task_id, self._who_calls())
+        return {}
+
+    async def _deliver(
+        self, asked: Question | Approval, response: PersonsAnswer | PersonsDecision | None
+    ) -> None:
+        caller = self._who_calls()
+        if isinstance(asked, Question) and isinstance(response, PersonsAnswer):
+            await self._tasks.reply(asked.run_id, asked.message_id, response.answer, caller)
+        elif isinstance(asked, Approval) and isinstance(response, PersonsDecision):
+            await self._tasks.decide(
+                asked.run_id,
+                caller,
+                approve=[asked.call_id] if response.approve else [],
+                reject=[] if response.approve else [asked.call_id],
+                message=response.why,
+            )
+
+    # What a task looks like
+
+    def _declared_by(self, ctx: Request) -> bool:
+        """By this very request: in the newer era each says what its client can do."""
+        capabilities = ctx.session.client_capabilities
+        declared = capabilities.extensions if capabilities is not None else None
+        return ctx.protocol_version in VERSIONS and self.identifier in (declared or {})
+
+    async def _view(self, run_id: str) -> TaskView:
+        """As it is now: also if the orchestrator that had it has died."""
+        (view,) = await self._tasks.wait([run_id], self._who_calls(), seconds=0)
+        return view
+
+    async def _task(self, view: TaskView, status: str) -> Wire:
+        at, last = await self._last_event(view)
+        if view.asks:
+            said = _text(run_answer(view))
+        elif view.status in FINAL:
+            said = f"{view.agent} {view.status} ({view.reason})"
+        else:
+            said = last or f"{view.agent} is {view.status}"
+        if status == "cancelled":
+            said += f"; get_task_details of {view.run_id} tells what it had done"
+        return {
+            "taskId": view.run_id,
+            "status": status,
+            "statusMessage": said,
+            "createdAt": _iso(view.created),
+            "lastUpdatedAt": _iso(view.ended or at),
+            "ttlMs": self._ttl_ms,
+            "pollIntervalMs": POLL_MS,
+        }
+
+    async def _last_event(self, view: TaskView) -> tuple[float, str]:
+        """When something happened last, and what."""
+        rows = await self._tasks.store.select(
+            "SELECT at, kind, text FROM events WHERE run_id = ? ORDER BY seq DESC LIMIT 1",
+            view.run_id,
+        )
+        if not rows:
+            return view.created, ""
+        at, kind, text = rows[0]
+        line = event_line(kind, text)
+        return float(at), shortened(f"{view.agent} {line.label}: {line.text}")
+
+
+def _status(view: TaskView, ctx: Request) -> str:
+    """What the protocol calls it.
+
+    A run that failed is a task that completed, with a result that is an error. A client that cannot
+    show a form is not asked for input: its model reads in the message which tools take the answer.
+    """
+    if view.status == "cancelled":
+        return "cancelled"
+    if view.status in FINAL:
+        return "completed"
+    asked = view.asks and can_ask(ctx.session.client_capabilities)
+    return "input_required" if asked else "working"
+
+
+def _goes_on(result: HandlerResult) -> str | None:
+    """The run that an answer says to go on, if it says so."""
+    found = result.structured_content if isinstance(result, t.CallToolResult) else None
+    if not isinstance(found, dict) or "run_id" not in found:
+        return None
+    return None if found["status"] in FINAL | WAITING else str(found["run_id"])
+
+
+def _key(asked: Question | Approval) -> str:
+    """Never the same for two of a task: what a CLI calls a tool call is its own choice."""
+    if isinstance(asked, Question):
+        return asked.message_id
+    return f"{asked.run_id}:{asked.call_id}"
+
+
+def _response(asked: Question | Approval, given: object) -> PersonsAnswer | PersonsDecision | None:
+    """What a person has said; nothing, if he left it to others.
+
+    Who will not answer a question leaves it to the caller's tools. Who will not allow a tool call
+    has decided; who only closed its form has not.
+    """
+    form: type[PersonsAnswer | PersonsDecision]
+    form = PersonsAnswer if isinstance(asked, Question) else PersonsDecision
+    try:
+        response = t.ElicitResult.model_validate(given)
+        if response.action == "accept":
+            return form.model_validate(response.content or {})
+    except ValidationError as exc:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors())
+        said = f"the response to {_key(asked)!r} does not fit what was asked: {wrong}"
+        raise MCPError(code=t.INVALID_PARAMS, message=said) from exc
+    if response.action == "decline" and isinstance(asked, Approval):
+        return PersonsDecision(approve=False)
+    return None
+
+
+def _check_header(ctx: Request, task_id: str) -> None:
+    """Over HTTP, what is between us and the client may have gone by the header."""
+    headers = getattr(ctx.request, "headers", None) or {}
+    named = headers.get(MCP_NAME_HEADER)
+    if named is not None and decode_header_value(named) != task_id:
+        raise MCPError(
+            code=t.HEADER_MISMATCH, message=f"{MCP_NAME_HEADER} names another task than taskId does"
+        )
+
+
+def _wire(model: BaseModel) -> Wire:
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def _text(answer: t.CallToolResult) -> str:
+    return "\n".join(part.text for part in answer.content if isinstance(part, t.TextContent))
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,300 @@
+"""The tools of tasks: start several, wait, look, answer, approve, steer, cancel."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Literal, get_args
+
+import mcp.types as t
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from pydantic import Field
+
+from orchestrator.domain.events import Event
+from orchestrator.domain.result import FINAL, RunStatus
+from orchestrator.domain.task import Task
+from orchestrator.engine.record import Listener
+from orchestrator.engine.service import Service
+from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.errors import CallerError, RunRefused
+from orchestrator.surfaces.event_lines import event_line
+from orchestrator.surfaces.mcp.answers import (
+    RunAnswer,
+    TasksAnswer,
+    details,
+    listed,
+    plain,
+    run_answer,
+    tasks_answer,
+    tasks_table,
+    told,
+)
+from orchestrator.surfaces.mcp.arguments import (
+    MAX_IDS,
+    OptionalFlag,
+    OptionalText,
+    WhoCalls,
+    asked_task,
+    check_known,
+    named_tasks,
+    strict,
+)
+from orchestrator.surfaces.mcp.batch import Batch, BatchTask
+from orchestrator.surfaces.mcp.waiting import Reply, Waiting
+
+LOG_EVENTS = 200
+"""In one answer of get_logs."""
+
+LOG_CHARS = 60_000
+"""Of their text, together; more is put aside in a file by some clients, unread."""
+
+MAX_LISTED = 200
+
+MAX_RESULT_CHARS = 500_000
+"""What Claude Code takes from one result without putting it aside in a file."""
+
+BIG = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}
+
+TaskId = Annotated[str, Field(description="As run_subagent or get_all_tasks tells it")]
+"""A task and its run are the same thing."""
+
+
+def task_tools(service: Service, tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> list[Tool]:
+    """All of them, for the runs of whoever calls."""
+    looks = t.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    acts = t.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+    ends = t.ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+    several = _several(service, tasks, waiting, who_calls)
+    one = _one(service, tasks, who_calls)
+    talk = _talk(tasks, waiting, who_calls)
+    annotations = {"run_subagents": acts, "cancel_task": ends, **dict.fromkeys(talk, acts)}
+    return [
+        strict(
+            Tool.from_function(function, name, annotations=annotations.get(name, looks), meta=BIG)
+        )
+        for name, function in {**several, **one, **talk}.items()
+    ]
+
+
+def _several(
+    service: Service, engine: Tasks, waiting: Waiting, who_calls: WhoCalls
+) -> dict[str, Any]:
+    @told
+    async def run_subagents(
+        tasks: Annotated[
+            list[BatchTask], Field(description="What to run", min_length=1, max_length=MAX_IDS)
+        ],
+        ctx: Context[Any],
+        background: Annotated[OptionalFlag, Field(description="Answer at once")] = False,
+    ) -> Annotated[t.CallToolResult, TasksAnswer] | t.InputRequiredResult:
+        """Run several agents; those with depends_on begin when the tasks they name completed."""
+        caller = who_calls()
+        batch = Batch(tasks)
+        wait = await waiting.begin(ctx, caller)
+        if background:
+            wait.at_most(0)
+        found = await waiting.start_and_follow(wait, partial(_start, batch, caller))
+        if isinstance(found, t.InputRequiredResult):
+            return found
+        ids = {name: view.run_id for name, view in zip(batch.names, found, strict=True)}
+        return tasks_answer(found, ids=ids)
+
+    async def _start(batch: Batch, caller: str, listener: Listener) -> list[str]:
+        """All of them or none: what has begun is ended when another one cannot."""
+        made: dict[str, Task] = {}
+        for name, each in batch.in_order():
+            made[name] = asked_task(
+                *(caller, each.agent_name, each.prompt, each.context, each.workspace),
+                session=each.session,
+                after=tuple(made[before].run_id for before in each.depends_on),
+            )
+            check_known(service, made[name])
+        started: list[str] = []
+        try:
+            for task in made.values():
+                started.append(await engine.start(task, listener))  # noqa: PERF401 one may fail
+        except BaseException:
+            await waiting.end(started, caller)
+            raise
+        return [made[name].run_id for name in batch.names]
+
+    @told
+    async def wait_for_tasks(
+        task_ids: Annotated[
+            list[str] | str, Field(description="A list, or a text with blanks between")
+        ],
+        ctx: Context[Any],
+        timeout: Annotated[float | None, Field(ge=0, description="Seconds")] = None,  # noqa: ASYNC109 a name
+        until: Annotated[
+            Literal["any", "all"] | None, Field(description="Which have to; all unless given")
+        ] = None,
+    ) -> Annotated[t.CallToolResult, TasksAnswer] | t.InputRequiredResult:
+        """Wait until tasks have ended, one asks something, or time is up; then call again."""
+        wait = await waiting.begin(ctx, who_calls())
+        if timeout is not None:
+            wait.at_most(timeout)
+        found = await waiting.follow(wait, named_tasks(task_ids), until=until or "all")
+        return found if isinstance(found, t.InputRequiredResult) else tasks_answer(found)
+
+    @told
+    async def get_all_tasks(
+        status: Annotated[OptionalText, Field(description="One or more, with blanks")] = "",
+        agent: Annotated[OptionalText, Field(description="Only tasks of this one")] = "",
+        limit: Annotated[
+            int | None, Field(ge=1, le=MAX_LISTED, description="How many; 20 unless given")
+        ] = None,
+    ) -> t.CallToolResult:
+        """List your tasks, the newest first."""
+        found = await engine.list(
+            who_calls(), statuses=_statuses(status), agent=agent, limit=limit or 20
+        )
+        return plain(
+            tasks_table(found) if found else "There are no such tasks.",
+            {"tasks": [listed(view) for view in found]},
+        )
+
+    return {
+        "run_subagents": run_subagents,
+        "wait_for_tasks": wait_for_tasks,
+        "get_all_tasks": get_all_tasks,
+    }
+
+
+def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
+    @told
+    async def get_task_details(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
+        """Tell all that is known of a task: its result, what it waits for, what it was asked."""
+        view = await tasks.view(task_id, who_calls())
+        answer = run_answer(view)
+        return t.CallToolResult(content=answer.content, structured_content=details(view))
+
+    @told
+    async def get_logs(
+        run_id: TaskId,
+        cursor: Annotated[
+            int | None,
+            Field(ge=0, le=2**63 - 1, description="The one of the last answer; the first is 0"),
+        ] = None,
+    ) -> t.CallToolResult:
+        """Tell what happened in a run, from a cursor on."""
+        view = await tasks.view(run_id, who_calls())
+        events = await service.store.events(run_id, after=cursor or 0, limit=LOG_EVENTS + 1)
+        shown: list[Event] = []
+        chars = 0
+        for event in events[:LOG_EVENTS]:
+            chars += len(event.text)
+            if shown and chars > LOG_CHARS:
+                break
+            shown.append(event)
+        more = len(shown) < len(events)
+        line = "\n".join(_line(event.kind, event.text) for event in shown)
+        document = {
+            "run_id": run_id,
+            "status": view.status,
+            "events": [event.model_dump(include={"seq", "at", "kind", "text"}) for event in shown],
+            "cursor": shown[-1].seq if shown else cursor or 0,
+            "more": more,
+        }
+        said = f"cursor {document['cursor']}{', and more' * more}"
+        return plain(f"{line}\n({said})" if line else f"(nothing new, {said})", document)
+
+    @told
+    async def cancel_task(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
+        """End a task; what it had done is kept."""
+        view = await tasks.cancel(task_id, who_calls())
+        said = f"{view.agent} {view.run_id}: {view.status}"
+        if view.status not in FINAL:
+            said += "; it is about to end, and wait_for_tasks tells when it has"
+        return plain(said, details(view))
+
+    return {"get_task_details": get_task_details, "get_logs": get_logs, "cancel_task": cancel_task}
+
+
+def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]:
+    async def go_on(ctx: Context[Any], run_id: str, wait: bool) -> Reply:
+        begun = await waiting.begin(ctx, who_calls())
+        if not wait:
+            begun.at_most(0)
+        found = await waiting.follow(begun, begun.runs or [run_id])
+        return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
+
+    @told
+    async def reply_subagent(
+        run_id: TaskId,
+        message_id: Annotated[str, Field(description="The question's")],
+        answer: Annotated[str, Field(description="What it is told")],
+        ctx: Context[Any],
+        wait: Annotated[OptionalFlag, Field(description="Wait for what comes next")] = False,
+    ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
+        """Answer a question of a subagent."""
+        if ctx.request_state is None:
+            await tasks.reply(run_id, message_id, answer, who_calls())
+        return await go_on(ctx, run_id, wait)
+
+    @told
+    async def resume_subagent_task(
+        task_id: TaskId,
+        ctx: Context[Any],
+        approve: Annotated[list[str] | None, Field(description="call_ids")] = None,
+        reject: Annotated[list[str] | None, Field(description="call_ids")] = None,
+        approve_all: Annotated[OptionalFlag, Field(description="All that wait")] = False,
+        reject_all: Annotated[OptionalFlag, Field(description="All that wait")] = False,
+        input: Annotated[  # noqa: A002 as others call it
+            OptionalText,
+            Field(description="What to tell it: why not, what else, or what comes next"),
+        ] = "",
+        edited_input: Annotated[
+            dict[str, dict[str, Any]] | None,
+            Field(description="call_id -> what it runs with instead"),
+        ] = None,
+        wait: Annotated[OptionalFlag, Field(description="Wait for what comes next")] = False,
+    ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
+        """Decide tool calls that wait; or tell a running agent something, or go on in a session."""
+        if ctx.request_state is not None:
+            return await go_on(ctx, task_id, wait)
+        approved = [*(approve or ()), *(edited_input or ())]
+        if approve_all and reject_all:
+            raise CallerError("approve_all and reject_all exclude each other; give one of them")
+        if (approved or approve_all) and input and not (reject or reject_all):
+            raise CallerError(
+                "input would interrupt what is approved; give it later, or with a rejection"
+            )
+        heard = task_id
+        if approved or reject or approve_all or reject_all:
+            await tasks.decide(
+                task_id,
+                who_calls(),
+                approve=list(dict.fromkeys(approved)),
+                reject=reject or (),
+                approve_all=approve_all,
+                reject_all=reject_all,
+                inputs=edited_input,
+                message=input,
+            )
+        elif not input:
+            raise CallerError("there is nothing to do; give approve, reject, or input")
+        elif (await tasks.view(task_id, who_calls())).approvals:
+            raise RunRefused(
+                f"run {task_id} waits for tool calls to be approved; decide them, and give input "
+                "with a rejection or afterwards"
+            )
+        else:
+            heard = await tasks.say(task_id, input, who_calls())
+        return await go_on(ctx, heard, wait)
+
+    return {"reply_subagent": reply_subagent, "resume_subagent_task": resume_subagent_task}
+
+
+def _statuses(text: str) -> tuple[RunStatus, ...]:
+    """Names of states in a text; CallerError for one that is none."""
+    wanted = text.replace(",", " ").lower().split()
+    known: dict[str, RunStatus] = {status: status for status in get_args(RunStatus)}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise CallerError(f"there is no status {unknown[0]!r}; there are {', '.join(known)}")
+    return tuple(known[name] for name in wanted)
+
+
+def _line(kind: str, text: str) -> str:
+    line = event_line(kind, text)
+    return f"{line.label}: {line.text}" if line.text else line.label

@@ -1,0 +1,295 @@
+"""Calls that wait for runs: not longer than their client does, and not in silence.
+
+A call whose time is up says how to go on, and the run goes on. A question goes to the caller, or to
+the person behind it if agent.md says so and the client can ask; a person who will not answer leaves
+it to the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import anyio
+import mcp.types as t
+from mcp import MCPError
+from mcp.server.mcpserver import Context
+
+from orchestrator.access import Wish
+from orchestrator.domain import Frozen
+from orchestrator.domain.events import Event
+from orchestrator.domain.exchange import Question
+from orchestrator.domain.task import Task
+from orchestrator.engine.record import Listener
+from orchestrator.engine.service import Service
+from orchestrator.engine.tasks.news import soon
+from orchestrator.engine.tasks.tasks import Tasks, TaskView, Until
+from orchestrator.errors import OrchestratorError, RunRefused
+from orchestrator.surfaces.event_lines import visible
+from orchestrator.surfaces.mcp.answers import LINE_CHARS, run_answer
+from orchestrator.surfaces.mcp.client_window import window_seconds
+from orchestrator.surfaces.mcp.forms import PersonsAnswer, can_ask, question_form, question_words
+from orchestrator.surfaces.mcp.notices import is_modern
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 10.0
+"""Between two words to a client that waits; clients give up on silent servers."""
+
+QUEUED_LINES = 1000
+"""Of progress; who does not keep up misses some, not the answer."""
+
+START_SECONDS = 20.0
+"""For a run to be accepted: every client waits for that long."""
+
+NOT_READY = (
+    "nothing was started, since what it needs takes longer than you can wait: the agent image is "
+    "being built, or a secret's command does not answer. Call again in a minute; `orchestrator "
+    "images build` shows how far it is"
+)
+
+Call = Context[Any]
+
+Reply = t.CallToolResult | t.InputRequiredResult
+
+Found = tuple[TaskView, ...] | t.InputRequiredResult
+"""Runs; or what a person has to be asked before the call comes again."""
+
+Start = Callable[[Listener], Awaitable[list[str]]]
+"""Begins runs, which tell the listener what happens."""
+
+T = TypeVar("T")
+
+
+class Round(Frozen):
+    """What a call carries over to the one that follows it, with a person's answer."""
+
+    runs: tuple[str, ...]
+    run_id: str
+    message_id: str
+
+
+@dataclass
+class Wait:
+    """One call's."""
+
+    ctx: Call
+    caller: str
+    deadline: float
+    gives_up: float
+    """When its client does, however little we are to wait."""
+    runs: tuple[str, ...] = ()
+    """Those that an earlier round of this call was about."""
+    declined: set[str] = field(default_factory=set)
+    """Questions that the person will not answer."""
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.deadline - anyio.current_time())
+
+    def at_most(self, seconds: float) -> None:
+        """Wait less, if that is less."""
+        self.deadline = min(self.deadline, anyio.current_time() + seconds)
+
+
+class Waiting:
+    """For the tools: run, wait, and be asked meanwhile."""
+
+    def __init__(self, service: Service, tasks: Tasks, override: float | None) -> None:
+        self._service = service
+        self._tasks = tasks
+        self._override = override
+
+    async def begin(self, ctx: Call, caller: str) -> Wait:
+        """A call has come; if it comes again with a person's answer, that is delivered."""
+        client = ctx.session.client_params
+        name = client.client_info.name if client is not None else ""
+        seconds = window_seconds(name, self._override)
+        now = anyio.current_time()
+        wait = Wait(ctx, caller, now + seconds, gives_up=now + max(seconds, START_SECONDS))
+        if ctx.request_state is not None:
+            asked = Round.model_validate_json(ctx.request_state)
+            wait.runs = asked.runs
+            response = (ctx.input_responses or {}).get(asked.message_id)
+            await self._deliver(wait, asked.run_id, asked.message_id, response)
+        return wait
+
+    async def run(
+        self, ctx: Call, task: Task, *, background: bool = False, wish: Wish | None = None
+    ) -> Reply:
+        """Run a task: to its end if that comes soon enough."""
+        wait = await self.begin(ctx, task.caller)
+        if background:
+            wait.at_most(0)
+
+        async def start(listener: Listener) -> list[str]:
+            return [await self._tasks.start(task, listener, wish=wish)]
+
+        found = await self.start_and_follow(wait, start)
+        return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
+
+    async def start_and_follow(self, wait: Wait, start: Start) -> Found:
+        """The same for runs that are started now, unless an earlier round has done it."""
+        runs = list(wait.runs)
+
+        async def have() -> None:
+            if not runs:
+                runs.extend(await start(lines.add))
+
+        with Lines("it is being prepared") as lines:
+            try:
+                return await self.follow(wait, runs, lines=lines, first=have)
+            except anyio.get_cancelled_exc_class():  # who takes back a call takes back its runs
+                await self.end(runs, wait.caller)
+                raise
+
+    async def follow(
+        self,
+        wait: Wait,
+        runs: Sequence[str],
+        *,
+        until: Until = "all",
+        lines: Lines | None = None,
+        first: Callable[[], Awaitable[None]] | None = None,
+    ) -> Found:
+        """What has become of runs: when they are settled, or when the time is up."""
+
+        async def look() -> tuple[TaskView, ...]:
+            if first is not None:
+                with anyio.move_on_after(wait.gives_up - anyio.current_time()):
+                    await first()
+                if not runs:
+                    raise RunRefused(NOT_READY)
+            return await self._tasks.wait(runs, wait.caller, seconds=wait.left, until=until)
+
+        with lines or Lines(f"waiting for {' '.join(runs)}") as shown:
+            while True:
+                views = await shown.during(wait.ctx, look)
+                question = await self._for_a_person(wait, views)
+                if question is None:
+                    return views
+                if is_modern(wait.ctx.request_context):
+                    return _to_be_asked(question, runs)
+                await shown.during(wait.ctx, partial(self._ask, wait, question))
+
+    async def end(self, runs: Sequence[str], caller: str) -> None:
+        """Cancel runs, all at once, even if we are cancelled ourselves."""
+
+        async def cancel(run_id: str) -> None:
+            try:
+                await self._tasks.cancel(run_id, caller)
+            except OrchestratorError as exc:
+                log.warning("run %s is not cancelled: %s", run_id, exc)
+
+        with anyio.CancelScope(shield=True):  # each cancellation is bounded
+            async with anyio.create_task_group() as group:
+                for run_id in runs:
+                    group.start_soon(cancel, run_id)
+
+    # Questions for a person
+
+    async def _for_a_person(self, wait: Wait, views: Sequence[TaskView]) -> Question | None:
+        """One that the author of the agent that asks, maybe for another one, wants a person to
+        answer.
+        """
+        if not (wait.left and can_ask(wait.ctx.client_capabilities)):
+            return None
+        agents = self._service.agents.current().agents
+        for question in (each for view in views for each in view.questions):
+            asker = await self._service.store.run(question.run_id)
+            agent = agents.get(asker.agent) if asker is not None else None
+            wanted = agent is not None and agent.ask.whom == "user"
+            if wanted and question.message_id not in wait.declined:
+                return question
+        return None
+
+    async def _ask(self, wait: Wait, question: Question) -> None:
+        """Ask in the middle of the call, for as long as it may last and nobody else answers."""
+        response: t.ElicitResult | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._until_answered, question, group.cancel_scope)
+            with anyio.move_on_after(wait.left), suppress(MCPError):
+                response = await wait.ctx.session.elicit_form(
+                    question_words(question),
+                    PersonsAnswer.model_json_schema(),
+                    related_request_id=wait.ctx.request_id,
+                )
+            group.cancel_scope.cancel()
+        await self._deliver(wait, question.run_id, question.message_id, response)
+
+    async def _until_answered(self, question: Question, scope: anyio.CancelScope) -> None:
+        with suppress(OrchestratorError):
+            while True:
+                changed = self._service.news.next()
+                view = await self._tasks.view(question.run_id)
+                if question.message_id not in {each.message_id for each in view.questions}:
+                    break
+                await soon(changed)
+        scope.cancel()
+
+    async def _deliver(self, wait: Wait, run_id: str, message_id: str, response: object) -> None:
+        answer = None
+        if isinstance(response, t.ElicitResult) and response.action == "accept":
+            answer = (response.content or {}).get("answer")
+        if not isinstance(answer, str):
+            wait.declined.add(message_id)
+            return
+        try:
+            await self._tasks.reply(run_id, message_id, answer, wait.caller)
+        except OrchestratorError as exc:  # somebody was faster, or the run has ended
+            log.info("a person's answer is not used: %s", exc)
+
+
+def _to_be_asked(question: Question, runs: Sequence[str]) -> t.InputRequiredResult:
+    state = Round(runs=tuple(runs), run_id=question.run_id, message_id=question.message_id)
+    return t.InputRequiredResult(
+        input_requests={question.message_id: question_form(question)},
+        request_state=state.model_dump_json(),
+    )
+
+
+class Lines:
+    """What is told of progress: the last line again if nothing happens."""
+
+    def __init__(self, first: str = "") -> None:
+        self._send, self._receive = anyio.create_memory_object_stream[str](QUEUED_LINES)
+        self._last = first[:LINE_CHARS]
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._send.close()
+        self._receive.close()
+
+    def add(self, event: Event) -> None:
+        """For a run that tells what happens, also when nobody listens any more."""
+        with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._send.send_nowait(f"{event.kind}: {visible(event.text)}"[:LINE_CHARS])
+
+    async def during(self, ctx: Call, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something, and say something to the client at least every few seconds."""
+        found: list[T] = []
+        failed: OrchestratorError | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._report, ctx)
+            try:
+                found.append(await work())
+            except OrchestratorError as exc:  # raised in here, it would arrive in a group
+                failed = exc
+            group.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        return found[0]
+
+    async def _report(self, ctx: Call) -> None:
+        while True:
+            with anyio.move_on_after(HEARTBEAT_SECONDS):
+                self._last = await self._receive.receive()
+            self._count += 1
+            await ctx.report_progress(self._count, None, self._last)

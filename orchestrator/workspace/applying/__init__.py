@@ -1,0 +1,1 @@
+"""Changes -> the host directory, all or nothing."""

@@ -1,0 +1,1 @@
+"""What changed in a copy: listed, kept, shown as a patch."""

@@ -1,0 +1,1 @@
+"""Repositories of the workspace, made safe to hand out."""

@@ -1,0 +1,1 @@
+"""A host directory -> the records that make a copy of it."""

@@ -1,0 +1,170 @@
+"""A host directory -> a Snapshot, and the records that make a copy of it. No link is followed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.errors import CopyRefused
+from orchestrator.workspace.git.directory import Allowed, pack_git
+from orchestrator.workspace.paths import FOLDER, MARKER, STAGE, Root, in_git, path_problem
+from orchestrator.workspace.reading.ignore import Ignore
+from orchestrator.workspace.reading.pack import Entry, Packer, record, sentences
+
+MAX_DEPTH = 128
+"""Directories in directories."""
+
+
+LEFT_BY_APPLY = "since `orchestrator apply` keeps there what it replaces, or did when it was killed"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A workspace as it was when it was copied."""
+
+    root: Path
+    """Symbolic links resolved."""
+    entries: dict[str, Entry]
+    """By their paths below the root; git's own files are copied, and not among them."""
+    git_places: frozenset[str]
+    """Where a .git is."""
+    ignore: Ignore | None
+    total_bytes: int
+    total_count: int
+    """Of all that was copied, git's files included."""
+    warnings: tuple[str, ...] = ()
+    marker: bytes = b""
+    """What the copy holds to be known by; empty if nobody will ask."""
+    applied_at: float = 0.0
+    """Of its changes, those up to then have been applied; what they made is in the entries."""
+    applied: dict[str, float] = field(default_factory=dict)
+    """When each path was last made different by what was applied."""
+
+    def records(self) -> Iterator[bytes]:
+        """What the program inside compares the copy with."""
+        for path, entry in self.entries.items():
+            yield record(entry.kind, path, entry.mode, entry.size, entry.sha256, entry.target)
+        yield record("end", "")
+
+
+def nowhere(_: Path) -> bool:
+    """Nothing outside the workspace may be read for it."""
+    return False
+
+
+class TreeCopy:
+    """Walks a directory once: yields the records of a copy, and knows afterwards what it was."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        gitignore: bool,
+        limit_bytes: int,
+        allowed: Allowed = nowhere,
+        marker: bytes = b"",
+    ) -> None:
+        self.root = root.resolve()
+        self._allowed = allowed
+        self._ignore = Ignore() if gitignore else None
+        self._packer = Packer(self.root, limit_bytes)
+        self._git_places: set[str] = set()
+        self._marker = marker
+
+    def chunks(self) -> Generator[bytes, None, None]:
+        """All records. CopyRefused if there is too much, or nothing there."""
+        try:
+            opened = Root(self.root)
+        except OSError as exc:
+            raise CopyRefused(
+                f"{self.root} cannot be copied: {exc.strerror}; name a directory that can be read"
+            ) from exc
+        if self._marker:
+            self._packer.folder(MARKER, 0o755, track=False)
+            self._packer.text(f"{MARKER}/.gitignore", self._marker)
+        try:
+            with opened:
+                yield from self._folder(opened.fd, "", 0)
+        except OSError as exc:
+            raise CopyRefused(
+                f"{self.root} changed while it was copied, or cannot be read: {exc.strerror} "
+                f"({exc.filename}); try again"
+            ) from exc
+        yield self._packer.end()
+
+    def snapshot(self) -> Snapshot:
+        packer = self._packer
+        return Snapshot(
+            root=self.root,
+            entries=packer.entries,
+            git_places=frozenset(self._git_places),
+            ignore=self._ignore,
+            total_bytes=packer.bytes,
+            total_count=packer.count,
+            warnings=sentences(packer.left_out, "the copy"),
+            marker=self._marker,
+        )
+
+    def _folder(self, fd: int, folder: str, depth: int) -> Iterator[bytes]:
+        packer = self._packer
+        if self._ignore is not None:
+            self._ignore.enter(folder, fd)
+        with os.scandir(fd) as rows:
+            entries = sorted(rows, key=lambda row: row.name)
+        for row in entries:
+            path = f"{folder}/{row.name}" if folder else row.name
+            if problem := path_problem(path):
+                packer.left_out[f"since its name cannot be kept: {problem}"].append(path)
+                continue
+            try:
+                status = row.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # gone since it was listed
+            if path == MARKER:
+                packer.left_out["since copies are marked with that name"].append(path)
+            elif row.name.startswith(STAGE):
+                packer.left_out[LEFT_BY_APPLY].append(path)
+            elif in_git(path):
+                yield from self._git(path, row.name, status.st_mode)
+            elif self._ignore is None or not self._ignore.ignored(
+                path, folder=stat.S_ISDIR(status.st_mode)
+            ):
+                yield from self._entry(fd, row.name, path, status.st_mode, depth)
+            if packer.full:
+                yield packer.take()
+
+    def _git(self, path: str, name: str, mode: int) -> Iterator[bytes]:
+        self._git_places.add(path)
+        if name == ".git" and not stat.S_ISLNK(mode):
+            yield from pack_git(self._packer, self.root, path, self._allowed)
+        else:
+            self._packer.left_out["since git may take it for its own"].append(path)
+
+    def _entry(self, fd: int, name: str, path: str, mode: int, depth: int) -> Iterator[bytes]:
+        packer, kind = self._packer, stat.S_IFMT(mode)
+        if kind == stat.S_IFREG:
+            yield from packer.file(path, name, fd, track=True)
+        elif kind == stat.S_IFLNK:
+            target = os.readlink(name, dir_fd=fd)
+            if path_problem(target.replace("/", "")[:200] or "x"):
+                packer.left_out["since its target is not UTF-8"].append(path)
+            else:
+                packer.link(path, target, track=True)
+        elif kind != stat.S_IFDIR:
+            packer.left_out["special files"].append(path)
+        elif depth >= MAX_DEPTH:
+            packer.left_out["since it is too deep"].append(path)
+        else:
+            try:
+                below = os.open(name, FOLDER, dir_fd=fd)
+            except OSError as exc:
+                packer.left_out[f"could not be read ({exc.strerror})"].append(path)
+                return
+            try:
+                packer.folder(path, mode, track=True)
+                yield from self._folder(below, path, depth + 1)
+            finally:
+                os.close(below)

@@ -1,0 +1,413 @@
+"""Sessions on the real engine with the real CLI: what one call was told, the next one knows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from orchestrator.containers import exhaustion
+from orchestrator.containers.docker.runtime import DockerRuntime
+from orchestrator.domain.events import Event
+from orchestrator.domain.result import RunResult
+from orchestrator.domain.task import Task
+from orchestrator.engine.service import Service
+from orchestrator.engine.sessions import sessions
+from orchestrator.engine.sessions.memory import MAX_BYTES, Memory
+from orchestrator.errors import SessionRefused
+from orchestrator.store.session_rows import SessionKey
+from tests.engine.harness import Harness, Steps
+
+PATIENCE = 170
+
+DOES_WHAT_IT_IS_TOLD: Steps = [
+    {"tool": "Bash", "input": {"command": "{last_user_text}"}},
+    {"text": "{last_tool_result} | {user_texts}"},
+]
+
+KEY = SessionKey(agent="worker", caller="main")
+
+
+@pytest.fixture
+async def harness(runtime: DockerRuntime, image: str, tmp_path: Path) -> AsyncIterator[Harness]:
+    harness = Harness(runtime, image, tmp_path)
+    async with harness.sessions:
+        yield harness
+    for row in await harness.sessions.list():
+        await harness.sessions.remove(row.key)
+
+
+def remembering(harness: Harness, **fields: object) -> Service:
+    fields = {"session": True, **fields}
+    return harness.service(DOES_WHAT_IT_IS_TOLD, each_task=True, **fields)
+
+
+async def told(service: Service, prompt: str, session: str = "") -> RunResult:
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(Task(agent="worker", prompt=prompt, session=session))
+    assert result.status == "completed", result
+    return result
+
+
+async def test_the_next_call_knows_what_was_said_and_finds_what_was_written(
+    harness: Harness,
+) -> None:
+    service = remembering(harness)
+    first = await told(service, "echo blue > colour; echo done")
+    second = await told(service, "cat colour")
+
+    assert first.result == "done | echo blue > colour; echo done"
+    assert second.result == "blue | echo blue > colour; echo done; cat colour"
+    assert (second.session, second.session_note) == ("default", "")
+    assert second.session_id == first.session_id
+    (row,) = await harness.sessions.list()
+    assert (row.state, row.runs, row.conversation) == ("ready", 2, first.session_id)
+
+
+async def test_a_stopped_session_takes_up_its_conversation_again(harness: Harness) -> None:
+    service = remembering(harness)
+    first = await told(service, "echo blue > colour; echo done")
+    assert await harness.sessions.stop(KEY)
+    assert [row.state for row in await harness.sessions.list()] == ["stopped"]
+
+    second = await told(service, "cat colour")
+    assert second.result == "blue | echo blue > colour; echo done; cat colour"
+    assert (second.session_id, second.session_note) == (first.session_id, "")
+
+
+async def test_what_an_agent_is_told_is_written_down_before_it_begins(harness: Harness) -> None:
+    service = remembering(harness)
+    for sentence in ("first thing", "second thing"):
+        told_so = await told(service, f"cat ~/.claude/projects/*/*.jsonl | grep -c '{sentence}'")
+        written = int(told_so.result.split()[0]) if isinstance(told_so.result, str) else 0
+        assert written > 0, f"a kill would have lost {sentence!r}"
+
+
+async def test_an_idle_cli_ends_and_its_conversation_goes_on(harness: Harness) -> None:
+    service = remembering(harness, session={"idle_seconds": 0.01})
+    await told(service, "echo blue > colour; echo done")
+    await until_state(harness, "resting")
+    second = await told(service, "cat colour")
+    assert second.result == "blue | echo blue > colour; echo done; cat colour"
+
+
+async def test_an_idle_container_stops_and_an_old_one_is_removed(
+    harness: Harness, runtime: DockerRuntime
+) -> None:
+    service = remembering(harness, session={"idle_seconds": 0.01, "stop_seconds": 0.02})
+    await told(service, "echo done")
+    await until_state(harness, "stopped")
+    (kept,) = await runtime.list()
+    assert (kept.kind, kept.status) == ("kept", "exited")
+
+    assert await harness.sessions.remove(KEY)
+    assert await runtime.list() == ()
+    assert await harness.sessions.list() == ()
+    assert not await harness.sessions.remove(KEY)
+
+
+async def test_memory_that_ran_out_in_one_call_is_not_the_reason_for_the_end_of_another(
+    harness: Harness,
+) -> None:
+    service = remembering(harness, resources={"memory_mb": 768, "scratch_mb": 64})
+    first = await told(service, "python3 -c 'bytearray(2 * 10**9)' || echo killed")
+    assert [text for text in first.warnings if text.startswith("oom_killed")]
+    crash = (
+        "for p in /proc/[0-9]*; do grep -qa 'stream-jso[n]' $p/cmdline && kill -9 ${p#/proc/}; done"
+    )
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(Task(agent="worker", prompt=crash))
+    assert (result.status, result.reason) == ("failed", "cli_crashed"), result
+    third = await told(service, "echo fine")
+    assert third.warnings == ()
+
+
+FULL = "of at most 16 MiB; raise resources.disk_mb, or ask for less, or remove the session"
+
+
+@pytest.mark.parametrize("place", ["/workspace", "~"])
+async def test_a_session_whose_files_take_too_much_is_disk_full(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(exhaustion, "LOOK_EVERY_SECONDS", 0.05)
+    service = remembering(harness, resources={"disk_mb": 16})
+    fill = f"head -c 40M /dev/zero > {place}/fill; tail -f /dev/null"
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(Task(agent="worker", prompt=fill))
+
+    assert (result.status, result.reason) == ("failed", "disk_full"), result
+    assert FULL in result.message
+
+
+async def test_what_a_call_left_running_cannot_fill_the_disk_before_the_next(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "DISK_SECONDS", 0.05)
+    service = remembering(harness, resources={"disk_mb": 16})
+    later = "until [ -e go ]; do sleep 0.1; done; head -c 40M /dev/zero > fill; tail -f /dev/null"
+    await told(service, f"setsid sh -c '{later}' > /dev/null 2>&1 & echo done")
+    await told(service, "touch go; echo done")
+    await until_state(harness, "stopped")
+
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(Task(agent="worker", prompt="tail -f /dev/null"))
+    assert (result.status, result.reason) == ("failed", "disk_full"), result
+    assert FULL in result.message
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "remove"])
+async def test_a_container_that_somebody_else_ends_comes_back_with_its_conversation(
+    harness: Harness, runtime: DockerRuntime, how: str
+) -> None:
+    service = remembering(harness)
+    await told(service, "echo blue > colour; echo done")
+    (kept,) = await runtime.list()
+    api = runtime.engine.api
+    if how == "restart":
+        await runtime.engine.call(api.restart, kept.id, timeout=0)
+    elif how == "kill":
+        await runtime.engine.call(api.kill, kept.id)
+    else:
+        await runtime.engine.call(api.remove_container, kept.id, force=True)
+
+    second = await told(service, "cat colour")
+    assert second.result == "blue | echo blue > colour; echo done; cat colour"
+    assert second.session_note == ""
+
+
+async def test_a_conversation_that_is_gone_begins_anew_and_the_result_says_so(
+    harness: Harness, runtime: DockerRuntime
+) -> None:
+    service = remembering(harness)
+    first = await told(service, "echo blue > colour; echo done")
+    assert await harness.sessions.stop(KEY)
+    assert await runtime.forget(KEY.text)
+
+    second = await told(service, "cat colour 2>&1 || true")
+    assert "No such file" in str(second.result)
+    assert "blue" not in str(second.result)
+    assert (
+        second.session_note
+        == "the conversation of before is gone with its files; a new one has begun"
+    )
+    assert second.session_id != first.session_id
+    assert (await told(service, "true")).session_note == ""
+
+
+async def test_calls_to_one_session_run_one_after_another_in_order(harness: Harness) -> None:
+    service = remembering(harness)
+    await told(service, "echo start >> log; echo done")
+    async with anyio.create_task_group() as tasks:
+        for number in range(6):
+            tasks.start_soon(told, service, f"echo {number} >> log; echo done")
+            await anyio.lowlevel.checkpoint()
+    last = await told(service, "tr '\\n' ' ' < log")
+    assert str(last.result).startswith("start 0 1 2 3 4 5")
+
+
+async def test_sessions_know_nothing_of_each_other(harness: Harness) -> None:
+    service = remembering(harness)
+    results: dict[str, RunResult] = {}
+
+    async def call(name: str) -> None:
+        await told(service, f"echo {name} > mine; echo done", name)
+        results[name] = await told(service, "cat mine", name)
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("a", "b", "c"):
+            tasks.start_soon(call, name)
+    for name, result in results.items():
+        assert result.result == f"{name} | echo {name} > mine; echo done; cat mine"
+        assert result.session == name
+    fresh = await told(service, "ls", "new")
+    assert fresh.session not in ("new", "a", "b", "c", "default")
+    assert fresh.result == "(Bash completed with no output) | ls"
+
+
+async def test_an_agent_without_sessions_refuses_to_be_called_with_one(harness: Harness) -> None:
+    service = remembering(harness, session=False)
+    with pytest.raises(SessionRefused, match="has no sessions"):
+        await service.run(Task(agent="worker", prompt="x", session="a"))
+
+
+async def test_a_call_that_runs_out_of_time_leaves_the_session_usable(harness: Harness) -> None:
+    service = remembering(harness)
+    await told(service, "echo blue > colour; echo done")
+    with anyio.fail_after(PATIENCE):
+        slow = await service.run(
+            Task(
+                agent="worker",
+                prompt="python3 -c 'import time; time.sleep(500)'",
+                timeout_seconds=8,
+            )
+        )
+    assert slow.status in ("timed_out", "completed")
+    assert str((await told(service, "cat colour")).result).startswith("blue | ")
+
+
+async def test_a_changed_agent_is_heard_in_the_next_call(harness: Harness) -> None:
+    await told(remembering(harness), "echo blue > colour; echo done")
+    changed = remembering(harness, env={"SHADE": "dark"})
+    second = await told(changed, "echo $SHADE $(cat colour)")
+    assert str(second.result).startswith("dark blue | echo blue > colour")
+
+
+async def test_memory_is_read_and_written_back_as_agent_md_says(
+    harness: Harness, tmp_path: Path
+) -> None:
+    service = remembering(harness, memory="rw")
+    memory = tmp_path / "agents" / "worker" / "memory.md"
+    memory.write_text("The colour is blue.\n")
+    await told(service, "cat ~/memory.md; echo 'The shape is round.' >> ~/memory.md")
+    assert memory.read_text() == "The colour is blue.\nThe shape is round.\n"
+
+    await told(remembering(harness, memory="ro"), "echo 'Nonsense.' >> ~/memory.md")
+    assert memory.read_text() == "The colour is blue.\nThe shape is round.\n"
+
+
+async def test_memory_that_changed_meanwhile_is_not_overwritten(
+    harness: Harness, tmp_path: Path
+) -> None:
+    service = remembering(harness, memory="rw")
+    memory = tmp_path / "agents" / "worker" / "memory.md"
+    memory.write_text("one\n")
+
+    def change(event: Event) -> None:
+        if event.kind == "ready":
+            memory.write_text("two\n")
+
+    with anyio.fail_after(PATIENCE):
+        await service.run(
+            Task(agent="worker", prompt="echo three >> ~/memory.md"), change, harness.events.append
+        )
+    assert memory.read_text() == "two\n"
+    (aside,) = (tmp_path / "memory").iterdir()
+    assert aside.read_text() == "one\nthree\n"
+    assert any("has changed meanwhile" in event.text for event in harness.events)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"x" * (MAX_BYTES + 10), "is longer than 64 KiB"), (b"caf\xe9\n", "is not UTF-8")],
+)
+async def test_memory_that_cannot_be_read_whole_is_not_written(
+    harness: Harness, tmp_path: Path, content: bytes, why: str
+) -> None:
+    service = remembering(harness, memory="rw")
+    memory = tmp_path / "agents" / "worker" / "memory.md"
+    memory.write_bytes(content)
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(
+            Task(agent="worker", prompt="echo more > ~/memory.md"), harness.events.append
+        )
+    assert result.status == "completed"
+    assert memory.read_bytes() == content
+    assert any(f"memory.md {why}" in event.text for event in harness.events)
+
+
+async def test_memory_that_cannot_be_put_aside_is_told_and_the_run_is_not_spoilt(
+    harness: Harness, tmp_path: Path
+) -> None:
+    service = remembering(harness, memory="rw")
+    memory = tmp_path / "agents" / "worker" / "memory.md"
+    memory.write_text("one\n")
+    (tmp_path / "memory").write_text("no directory")
+
+    def change(event: Event) -> None:
+        if event.kind == "ready":
+            memory.write_text("two\n")
+
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(
+            Task(agent="worker", prompt="echo three >> ~/memory.md"), change, harness.events.append
+        )
+    assert result.status == "completed", result
+    assert any("made of memory.md is lost" in event.text for event in harness.events)
+
+
+async def test_a_session_that_was_removed_begins_with_a_new_copy(
+    harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "keep.txt").write_text("keep\n")
+    service = remembering(harness, workspace="copy")
+
+    async def changed(prompt: str) -> list[str]:
+        with anyio.fail_after(PATIENCE):
+            result = await service.run(Task(agent="worker", prompt=prompt, workspace=root))
+        assert result.status == "completed", result
+        return [f"{file.change} {file.path}" for file in result.changed_files]
+
+    assert await changed("echo 1 > one") == ["added one"]
+    assert await changed("echo 2 > two") == ["added one", "added two"]
+    await harness.sessions.remove(KEY)
+    assert await changed("ls -a; echo 3 > three") == ["added three"]
+
+
+async def test_a_copy_in_a_session_outlives_the_process_that_made_it(
+    harness: Harness, runtime: DockerRuntime, image: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / ".gitignore").write_text("*.log\n")
+    (root / "keep.txt").write_text("keep\n")
+
+    async def changed(harness: Harness, prompt: str) -> list[str]:
+        service = remembering(harness, workspace={"mode": "copy", "gitignore": True})
+        with anyio.fail_after(PATIENCE):
+            result = await service.run(Task(agent="worker", prompt=prompt, workspace=root))
+        assert result.status == "completed", result
+        return [f"{file.change} {file.path}" for file in result.changed_files]
+
+    assert await changed(harness, "echo 1 > one; echo > x.log") == ["added one"]
+    await harness.sessions.stop(KEY)
+    another = Harness(runtime, image, tmp_path)
+    async with another.sessions:
+        seen = await changed(another, "echo 2 >> one; rm keep.txt")
+    assert sorted(seen) == ["added one", "deleted keep.txt"]
+
+
+async def test_what_a_run_needs_is_looked_for_without_keeping_others_waiting(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = remembering(harness)
+    threads: list[int] = []
+
+    def noted(function: Callable[..., object]) -> Callable[..., object]:
+        def called(*args: object) -> object:
+            threads.append(threading.get_ident())
+            return function(*args)
+
+        return called
+
+    for name in ("check", "git_mounts"):
+        monkeypatch.setattr(harness.copies, name, noted(getattr(harness.copies, name)))
+    monkeypatch.setattr(Memory, "read", noted(Memory.read))
+    with anyio.fail_after(PATIENCE):
+        await service.plan(Task(agent="worker", prompt="x"))
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
+
+
+async def until_state(harness: Harness, state: str) -> None:
+    with anyio.fail_after(PATIENCE):
+        while [row.state for row in await harness.sessions.list()] != [state]:
+            await anyio.sleep(0.05)
+
+
+async def test_a_call_that_waited_knows_what_the_one_before_it_remembered(
+    harness: Harness, tmp_path: Path
+) -> None:
+    service = remembering(harness, memory="rw")
+    memory = tmp_path / "agents" / "worker" / "memory.md"
+    memory.write_text("zero\n")
+    async with anyio.create_task_group() as calls:
+        for word in ("one", "two", "three"):
+            calls.start_soon(told, service, f"echo {word} >> ~/memory.md")
+    assert memory.read_text() == "zero\none\ntwo\nthree\n"
+    assert not (tmp_path / "memory").exists(), "nothing was put aside"

@@ -1,0 +1,307 @@
+"""`orchestrator show` and `orchestrator apply` from outside: what a run did to its copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.domain.result import ChangedFile
+from orchestrator.surfaces.cli.changes import changed_line
+from orchestrator.surfaces.cli.main import main
+from tests.surfaces.conftest import Project
+
+FIELDS = "permissions: {allow: [Bash]}\nworkspace: copy"
+
+EDIT = """\
+steps:
+  - tool: Bash
+    input:
+      command: "echo good bye > greeting.txt; mv old.txt new.txt; rm gone.txt; chmod +x run.sh;
+        printf 'a\\\\0b' > bin"
+  - text: I have changed {last_user_text}.
+"""
+
+CHANGES = ["A  bin", "D  gone.txt", "M  greeting.txt", "R  old.txt -> new.txt", "m  run.sh"]
+
+
+def run(*argv: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        main(argv)
+    code = exit_.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def make_tree(root: Path) -> Path:
+    root.mkdir()
+    for name, text in (("greeting.txt", "hello"), ("gone.txt", "x"), ("run.sh", "true")):
+        (root / name).write_text(f"{text}\n")
+    (root / "old.txt").write_text("".join(f"{number}\n" for number in range(20)))
+    return root
+
+
+def tree(root: Path) -> dict[str, tuple[bytes, bool]]:
+    """Every file: what is in it, and whether it can be run."""
+    return {p.name: (p.read_bytes(), os.access(p, os.X_OK)) for p in sorted(root.iterdir())}
+
+
+@pytest.fixture
+def data(project: Project) -> Path:
+    return make_tree(project.path / "data")
+
+
+@pytest.fixture
+def run_id(project: Project, data: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """A run that changed its copy of `data`."""
+    project.agent("edit", EDIT, FIELDS)
+    assert run("run", "edit", "things", "--workspace", "data") == 0
+    said = capsys.readouterr()
+    assert said.out == "I have changed things.\n"
+    found = re.search(r"; 5 files changed, `orchestrator apply (r[0-9a-f]+)` applies it", said.err)
+    assert found is not None, said.err
+    return found[1]
+
+
+def test_a_run_is_shown_with_what_it_changed(
+    run_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("show", run_id) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        f"run       {run_id}, edit for main",
+        "status    completed",
+        "task      things",
+    ]
+    assert lines[3].startswith("took      ")
+    assert sorted(lines[4:9]) == [f"changed   {line}" for line in CHANGES]
+    assert lines[9:] == [
+        f"          `orchestrator apply {run_id}` applies it, --patch prints it",
+        "",
+        "I have changed things.",
+    ]
+
+    assert run("show", run_id, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["run_id"] == run_id
+    assert said["result"]["result"] == "I have changed things."
+    assert {"path": "new.txt", "change": "renamed", "old_path": "old.txt"} in (
+        said["result"]["changed_files"]
+    )
+
+
+def test_a_patch_that_is_printed_is_one_that_git_takes(
+    run_id: str, data: Path, project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("show", run_id, "--patch") == 0
+    patch = capsys.readouterr().out
+    assert run("show", run_id, "--patch", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"run_id": run_id, "patch": patch}
+
+    other = make_tree(project.path / "other")
+    subprocess.run(("git", "apply"), input=patch.encode(), cwd=other, check=True)
+    assert run("apply", run_id) == 0
+    assert tree(other) == tree(data)
+    assert tree(data)["bin"] == (b"a\0b", False)
+    assert tree(data)["run.sh"] == (b"true\n", True)
+
+
+def test_changes_are_applied_once_they_have_been_looked_at(
+    run_id: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = tree(data)
+    assert run("apply", run_id, "--dry-run") == 0
+    said = capsys.readouterr()
+    assert sorted(said.out.splitlines()) == CHANGES
+    assert said.err == f"5 files would be changed in {data}\n"
+    assert tree(data) == before
+
+    assert run("apply", run_id) == 0
+    said = capsys.readouterr()
+    assert sorted(said.out.splitlines()) == CHANGES
+    assert said.err == f"5 files changed in {data}\n"
+    assert sorted(tree(data)) == ["bin", "greeting.txt", "new.txt", "run.sh"]
+    assert tree(data)["greeting.txt"] == (b"good bye\n", False)
+
+    assert run("apply", run_id) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"nothing to do: {data} is like that already\n")
+    assert run("apply", run_id, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("files")
+    assert document == {"already": True, "dry_run": False, "kept_folders": []}
+
+
+def test_changes_can_be_applied_to_another_directory(
+    run_id: str, data: Path, project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, before = make_tree(project.path / "other"), tree(data)
+    assert run("apply", run_id, "--to", "other", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert len(said.pop("files")) == len(CHANGES)
+    assert said == {"already": False, "dry_run": False, "kept_folders": []}
+    assert tree(other)["greeting.txt"] == (b"good bye\n", False)
+    assert tree(data) == before
+
+    for place, why in (("agents", "which no agent may write"), ("/etc", "belongs to the system")):
+        assert run("apply", run_id, "--to", place) == 5
+        assert why in capsys.readouterr().err
+
+
+def test_a_project_that_holds_its_agents_is_changed_and_they_are_not(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = """\
+steps:
+  - tool: Bash
+    input: {command: "%s"}
+  - text: done
+"""
+    project.agent("good", script % "echo new > notes.txt", FIELDS)
+    project.agent("bad", script % "echo new > more.txt; echo x >> agents/good/agent.md", FIELDS)
+    worse = "echo x > orchestrator.yaml; mkdir Agents; echo x > Agents/x"
+    project.agent("worse", script % worse, FIELDS)
+
+    def changed(agent: str) -> str:
+        assert run("run", agent, "x", "--workspace", ".", "--json") == 0
+        run_id = json.loads(capsys.readouterr().out)["run_id"]
+        assert isinstance(run_id, str)
+        return run_id
+
+    run_id = changed("good")
+    for options in (("--dry-run",), ()):
+        assert run("apply", run_id, *options) == 0
+    assert (project.path / "notes.txt").read_text() == "new\n"
+    capsys.readouterr()
+
+    run_id = changed("bad")
+    for options in (("--dry-run",), ()):
+        assert run("apply", run_id, *options) == 5
+        said = capsys.readouterr().err
+        assert f"agents/good/agent.md belongs to the orchestrator's own {project.path}/agents" in (
+            said
+        )
+        assert "more.txt" not in said
+    assert not (project.path / "more.txt").exists()
+
+    run_id = changed("worse")
+    assert run("apply", run_id) == 5
+    said = capsys.readouterr().err
+    for place in ("Agents", "Agents/x", "orchestrator.yaml"):  # on a Mac, case does not count
+        assert f"\n  {place} belongs to the orchestrator's own" in said
+    assert sorted(path.name for path in project.path.iterdir()) == ["agents", "notes.txt"]
+
+
+def test_a_tree_that_has_moved_is_left_alone_and_the_conflict_is_named(
+    run_id: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "greeting.txt").write_text("mine\n")
+    before = tree(data)
+    for options in ((), ("--dry-run",)):
+        assert run("apply", run_id, *options) == 5
+        said = capsys.readouterr()
+        assert said.out == ""
+        first, *others = said.err.splitlines()
+        assert first == f"error: {data} was left as it is, since the changes do not fit:"
+        assert len(others) == 1
+        assert "greeting.txt" in others[0]
+        assert tree(data) == before
+    assert run("apply", run_id, "--json") == 5
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "apply_refused"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_apply_that_is_told_to_end_takes_back_what_it_has_done(
+    run_id: str, data: Path, monkeypatch: pytest.MonkeyPatch, sign: signal.Signals
+) -> None:
+    before, handler, real = tree(data), signal.getsignal(sign), os.rename
+    renamed: list[object] = []
+
+    def rename(*args: object, **options: object) -> None:
+        real(*args, **options)  # type: ignore[arg-type]
+        renamed.append(args[0])
+        if len(renamed) == 2:
+            os.kill(os.getpid(), sign)
+            os.kill(os.getpid(), signal.SIGTERM)  # somebody is impatient
+
+    monkeypatch.setattr(os, "rename", rename)
+    assert run("apply", run_id) != 0
+    monkeypatch.undo()
+    assert len(renamed) == 2
+    assert tree(data) == before
+    assert signal.getsignal(sign) == handler
+
+
+def test_a_patch_that_is_no_text_is_printed_as_it_is_and_not_as_json(
+    project: Project, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    script = """\
+steps:
+  - tool: Bash
+    input: {command: "printf 'caf\\\\351\\\\n' > greeting.txt"}
+  - text: done
+"""
+    project.agent("latin", script, FIELDS)
+    assert run("run", "latin", "x", "--workspace", "data", "--json") == 0
+    said = json.loads(capfdbinary.readouterr().out)
+    assert said["patch"] == ""
+    assert run("show", said["run_id"], "--patch") == 0
+    assert b"-hello\n+caf\xe9\n" in capfdbinary.readouterr().out
+    assert run("show", said["run_id"], "--patch", "--json") == 5
+    error = json.loads(capfdbinary.readouterr().out)["error"]
+    assert "print it without --json" in error["message"]
+
+
+def test_a_run_that_is_not_there_or_changed_nothing_is_told(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for argv in (("show", "r0"), ("show", "r0", "--patch"), ("apply", "r0"), ("apply", "../x")):
+        assert run(*argv) == 5
+        said = f"error: there is no run '{argv[1]}'; `orchestrator runs` lists them\n"
+        assert capsys.readouterr().err == said
+    assert run("apply", "r0", "--json") == 5
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "run_not_found"
+
+    project.agent("idle", "steps:\n  - text: done\n", FIELDS)
+    make_tree(project.path / "data")
+    assert run("run", "idle", "x", "--workspace", "data", "--json") == 0
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    for argv in (("show", run_id, "--patch"), ("apply", run_id)):
+        assert run(*argv) == 5
+        assert capsys.readouterr().err.startswith(f"error: run {run_id} has changed no file: ")
+    assert run("show", run_id) == 0
+    assert "changed" not in capsys.readouterr().out
+
+
+def test_a_failed_run_is_shown_with_its_reason_and_its_changes_can_be_applied(
+    project: Project, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = """\
+steps:
+  - tool: Bash
+    input: {command: echo late > greeting.txt}
+  - error: 401
+    repeat: true
+"""
+    project.agent("unlucky", script, FIELDS)
+    assert run("run", "unlucky", "x", "--workspace", "data", "--json") == 1
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    assert run("show", run_id) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "status    failed (api_auth)"
+    assert lines[3].startswith("message   ")
+    assert "changed   M  greeting.txt" in lines
+    assert run("apply", run_id) == 0
+    assert capsys.readouterr().err == f"1 file changed in {data}\n"
+    assert (data / "greeting.txt").read_text() == "late\n"
+
+
+def test_a_name_that_would_look_like_more_lines_stays_on_its_own() -> None:
+    file = ChangedFile(path="a\nM  b", change="renamed", old_path="\x1b[2J")
+    assert changed_line(file) == r'R  "\u001b[2J" -> "a\nM  b"'

@@ -1,0 +1,127 @@
+"""Claude Code as the parent of our agents: the real CLI, and a model that the test plays."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from orchestrator.containers.images.claude_binary import arch_of, fetch_claude
+from orchestrator.errors import ImageBuildFailed
+from orchestrator.gateway.http.loopback import serve_on_loopback
+from orchestrator.gateway.http.server import Request, Response
+from orchestrator.gateway.model.scripted import Script, ScriptedUpstream
+from orchestrator.gateway.model.upstream import UpstreamRequest
+from orchestrator.settings import read_settings
+from tests.surfaces.mcp.mcp_stage import COMMAND, PATIENCE, Stage
+
+Document = dict[str, Any]
+
+Step = dict[str, object]
+"""What a model says next, as in a script."""
+
+Play = AsyncGenerator[Step, Document]
+"""Yields what the parent's model says; gets what the tool answered that it called."""
+
+PREFIX = "mcp__subagents__"
+
+
+def tool(name: str, **arguments: object) -> Step:
+    return {"tool": PREFIX + name, "input": arguments}
+
+
+async def claude_plays(stage: Stage, home: Path, play: Play, version: str) -> str:
+    """Run the CLI as a client of `orchestrator serve` until the play is over; what it said last."""
+    claude = _claude(version)
+    await anyio.Path(home).mkdir()
+    ours = {k: v for k, v in stage.env.items() if k.startswith("ORCHESTRATOR_")}
+    entry = {
+        "type": "stdio",
+        "command": COMMAND,
+        "args": ["serve"],
+        "env": ours | {"HOME": stage.env["HOME"]},
+        "alwaysLoad": True,
+    }
+    argv = [
+        *(str(claude), "-p", "Begin.", "--model", "claude-sonnet-4-5"),
+        *("--output-format", "stream-json", "--verbose", "--setting-sources", ""),
+        *("--strict-mcp-config", "--mcp-config", json.dumps({"mcpServers": {"subagents": entry}})),
+        *("--permission-mode", "dontAsk", "--tools", "", "--allowedTools", "mcp__subagents"),
+    ]
+    async with aclosing(play), serve_on_loopback(_Model(play).answer) as url:
+        env = {
+            "PATH": stage.env["PATH"],
+            "HOME": str(home),
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": "worthless",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "0",
+            "MCP_CONNECTION_NONBLOCKING": "0",
+            "MCP_CONNECT_TIMEOUT_MS": "30000",
+        }
+        with anyio.fail_after(PATIENCE):
+            done = await anyio.run_process(
+                argv, env=env, cwd=home, stdin=subprocess.DEVNULL, check=False
+            )
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    ended = next(event for event in events if event["type"] == "result")
+    assert not ended["is_error"], ended
+    return str(ended["result"])
+
+
+class _Model:
+    """The model API, with a play behind it."""
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+        self._begun = False
+
+    async def answer(self, request: Request) -> Response:
+        if request.path != "/v1/messages":
+            return Response(200 if request.method == "HEAD" else 404)
+        asked = json.loads(request.body)
+        step = await (self._play.asend(_last_result(asked)) if self._begun else anext(self._play))
+        self._begun = True
+        upstream = ScriptedUpstream(Script.model_validate({"steps": [step]}))
+        held = AsyncExitStack()
+        sent = UpstreamRequest(request.method, request.target, request.headers, request.body)
+        said = await held.enter_async_context(upstream.send(sent))
+        return Response(said.status, said.headers, said.body, held.aclose)
+
+
+def _last_result(asked: Document) -> Document:
+    """What the CLI tells its model of a tool's answer: the structured content."""
+    blocks = [
+        block
+        for message in asked["messages"]
+        if isinstance(message["content"], list)
+        for block in message["content"]
+        if block["type"] == "tool_result"
+    ]
+    content = blocks[-1]["content"]
+    said = content if isinstance(content, str) else content[0]["text"]
+    found, _ = json.JSONDecoder().raw_decode(said)  # the CLI may write reminders below it
+    assert isinstance(found, dict), said
+    return found
+
+
+def _claude(version: str) -> Path:
+    if sys.platform != "linux":
+        pytest.skip("the executables whose checksums are known are for Linux")
+    arch = arch_of(platform.machine())
+    try:
+        return fetch_claude(read_settings().cache_dir, version, arch, lambda _: None)
+    except ImageBuildFailed:
+        if shutil.which("npm") is None:
+            pytest.skip(f"npm is not here to fetch claude {version}")
+        raise

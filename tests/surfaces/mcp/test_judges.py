@@ -1,0 +1,244 @@
+"""What others say of our MCP surface: Claude Code, the MCP inspector, the conformance suite."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from orchestrator.containers.file_lock import file_lock
+from orchestrator.containers.images.claude_binary import arch_of, fetch_claude
+from orchestrator.errors import ImageBuildFailed
+from orchestrator.gateway.model.scripted import Script, scripted_server
+from orchestrator.settings import read_settings
+from tests.surfaces.mcp.mcp_stage import (
+    COMMAND,
+    PATIENCE,
+    TOOLS,
+    Message,
+    Stage,
+    http_server,
+    on_stage,
+)
+
+pytestmark = pytest.mark.anyio
+
+PACKAGES = Path(__file__).with_name("judges")
+
+INSTALL_SECONDS = 240
+"""For some 70 MB of packages, once for each lock."""
+
+NEEDS_NODE = 22
+"""The conformance suite's; where node is older, the locked packages bring one."""
+
+RUN_TOOL = "mcp__subagents__run_subagent"
+
+ALWAYS = frozenset(
+    ("tools-list", "resources-list", "prompts-list", "server-sse-multiple-streams")
+) | {"dns-rebinding-protection"}
+
+PASSED = {
+    "2025-11-25": ALWAYS | {"server-initialize", "server-session-lifecycle", "ping"},
+    "2026-07-28": ALWAYS | {"caching", "http-header-validation", "sep-2164-resource-not-found"},
+}
+"""Scenarios of the suite that need none of its own tools and prompts in the server. Completion and
+log levels need none either, but are optional, and we offer neither."""
+
+TASK_CHECKS = {
+    "tasks-capability-negotiation": {
+        "tasks-extension-advertised",
+        "sep-2663-tasks-methods-non-declaring",
+    },
+    "tasks-dispatch-and-envelope": {
+        "sep-2663-tasks-result-removed-method-not-found",
+        "tasks-removed-tasks-list",
+        "sep-2663-tasks-get-invalid-task-id-32602",
+    },
+}
+"""Of its scenarios about tasks, the checks that call no tool: each scenario as a whole needs tools
+of its own in the server."""
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, image: str) -> AsyncIterator[Stage]:
+    async with on_stage(tmp_path, image) as stage:
+        stage.add_agent("echo", {"text": "the inner agent heard: {last_user_text}"})
+        yield stage
+
+
+# Claude Code
+
+
+@pytest.mark.parametrize("version", ["2.1.197", "2.1.325"])
+async def test_claude_calls_run_subagent_and_gets_the_answer(
+    stage: Stage, tmp_path: Path, version: str
+) -> None:
+    claude = _claude(version)
+    home = tmp_path / "home"
+    home.mkdir()
+    ours = {k: v for k, v in stage.env.items() if k.startswith("ORCHESTRATOR_")}
+    entry = {
+        "type": "stdio",
+        "command": COMMAND,
+        "args": ["serve"],
+        "env": ours | {"HOME": stage.env["HOME"]},
+        "alwaysLoad": True,
+    }
+    asks = {"tool": RUN_TOOL, "input": {"agent_name": "echo", "prompt": "good morning"}}
+    script = Script.model_validate({"steps": [asks, {"text": "It said {last_tool_result}"}]})
+    argv = [
+        *(str(claude), "-p", "Ask the echo agent.", "--model", "claude-sonnet-4-5"),
+        *("--output-format", "stream-json", "--verbose", "--setting-sources", ""),
+        *("--strict-mcp-config", "--mcp-config", json.dumps({"mcpServers": {"subagents": entry}})),
+        *("--permission-mode", "dontAsk", "--tools", "", "--allowedTools", RUN_TOOL),
+    ]
+    async with scripted_server(script) as model:
+        env = {
+            "PATH": stage.env["PATH"],
+            "HOME": str(home),
+            "ANTHROPIC_BASE_URL": model.url,
+            "ANTHROPIC_API_KEY": "worthless",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "0",
+            "MCP_CONNECTION_NONBLOCKING": "0",
+            "MCP_CONNECT_TIMEOUT_MS": "30000",
+        }
+        with anyio.fail_after(PATIENCE):
+            done = await anyio.run_process(
+                argv, env=env, cwd=home, stdin=subprocess.DEVNULL, check=False
+            )
+
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    init = next(e for e in events if e["type"] == "system" and e["subtype"] == "init")
+    assert [(server["name"], server["status"]) for server in init["mcp_servers"]] == [
+        ("subagents", "connected")
+    ]
+    ended = next(e for e in events if e["type"] == "result")
+    assert not ended["is_error"], ended
+    assert ended["result"].startswith("It said {")  # the envelope, as JSON
+    assert '"result":"the inner agent heard: good morning"' in ended["result"]
+    assert stage.runs() == [("echo", "completed", "ok")]
+
+
+def _claude(version: str) -> Path:
+    if sys.platform != "linux":
+        pytest.skip("the executables whose checksums are known are for Linux")
+    arch = arch_of(platform.machine())
+    try:
+        return fetch_claude(read_settings().cache_dir, version, arch, lambda _: None)
+    except ImageBuildFailed:
+        if shutil.which("npm") is None:
+            pytest.skip(f"npm is not here to fetch claude {version}")
+        raise
+
+
+# The judges that come from npm
+
+
+@pytest.fixture(scope="session")
+def judges() -> Path:
+    """The folder with the judges' commands, exactly as locked; installed once into the cache."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not here to install the judges")
+    lock = (PACKAGES / "package-lock.json").read_bytes()
+    place = read_settings().cache_dir / "npm" / hashlib.sha256(lock).hexdigest()[:12]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(place.with_suffix(".lock"), INSTALL_SECONDS, lambda: None):
+        if not place.exists():
+            with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
+                folder = shutil.copytree(PACKAGES, Path(scratch) / "judges")
+                quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+                done = subprocess.run(
+                    [npm, "ci", *quiet],
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=INSTALL_SECONDS,
+                )
+                assert done.returncode == 0, done.stderr.decode()
+                folder.rename(place)
+    return place / "node_modules" / ".bin"
+
+
+async def test_the_inspector_finds_nothing_wrong_with_the_tools(stage: Stage, judges: Path) -> None:
+    listed = await _inspect(stage, judges, "--method", "tools/list", "--strict")
+    names = [tool["name"] for tool in listed["tools"]]
+    assert names == TOOLS
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_the_inspector_calls_run_subagent(stage: Stage, judges: Path, era: str) -> None:
+    arguments = ["--tool-arg", "agent_name=echo", "--tool-arg", "prompt=hello"]
+    call = ["--method", "tools/call", "--tool-name", "run_subagent", *arguments]
+    result = await _inspect(stage, judges, "--protocol-era", era, *call)
+    assert result["content"] == [{"type": "text", "text": "the inner agent heard: hello"}]
+    assert result["structuredContent"]["status"] == "completed"
+
+
+async def _inspect(stage: Stage, judges: Path, *asked: str) -> Message:
+    ours = {k: v for k, v in stage.env.items() if k.startswith(("ORCHESTRATOR_", "DOCKER_"))}
+    options = [part for key, value in ours.items() for part in ("-e", f"{key}={value}")]
+    argv = [str(judges / "mcp-inspector"), "--cli", COMMAND, "serve", *options, *asked]
+    with anyio.fail_after(PATIENCE):
+        done = await anyio.run_process(argv, env=stage.env, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("version", sorted(PASSED))
+async def test_the_conformance_suite_is_content(
+    stage: Stage, judges: Path, tmp_path: Path, version: str
+) -> None:
+    node = _node(judges)
+    asked = ["--suite", "all", "--spec-version", version, "-o", str(tmp_path / "checks")]
+    async with http_server(stage) as (_, url):
+        with anyio.fail_after(PATIENCE):
+            done = await anyio.run_process(
+                [node, str(judges / "conformance"), "server", "--url", url, *asked], check=False
+            )
+    said = done.stdout.decode()
+    passed = set(re.findall(r"^✓ (\S+): [1-9]\d* passed, 0 failed", said, re.MULTILINE))
+    assert passed >= PASSED[version], said
+
+
+@pytest.mark.parametrize("scenario", sorted(TASK_CHECKS))
+async def test_the_conformance_suite_is_content_with_the_tasks(
+    stage: Stage, judges: Path, tmp_path: Path, scenario: str
+) -> None:
+    node = _node(judges)
+    asked = ["--scenario", scenario, "--spec-version", "2026-07-28", "--force"]  # an extension
+    asked += ["-o", str(tmp_path / "checks")]
+    async with http_server(stage) as (_, url):
+        with anyio.fail_after(PATIENCE):
+            done = await anyio.run_process(
+                [node, str(judges / "conformance"), "server", "--url", url, *asked], check=False
+            )
+    (found,) = (tmp_path / "checks").rglob("checks.json")
+    passed = {each["id"] for each in json.loads(found.read_text()) if each["status"] == "SUCCESS"}
+    assert passed >= TASK_CHECKS[scenario], done.stdout.decode()
+
+
+def _node(judges: Path) -> str:
+    """A node that is new enough: the user's own, or the one among the packages."""
+    found = shutil.which("node")
+    if found is not None:
+        said = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+        if int(said.strip().removeprefix("v").partition(".")[0] or 0) >= NEEDS_NODE:
+            return found
+    if not (judges / "node").exists():
+        pytest.skip(f"the conformance suite needs node {NEEDS_NODE}, and there is none")
+    return str(judges / "node")
