@@ -91,7 +91,7 @@ async def is_there(box: Box, snapshot: Snapshot, *, target: str = WORKSPACE) -> 
         await reader.all_of(parts, len(snapshot.marker))
 
     size = str(len(snapshot.marker))
-    look = Launch(argv=("head", "-c", size, f"{target}/{MARKER}/.gitignore"), cwd="/")
+    look = Launch(argv=("head", "-c", size, f"{target}/{MARKER}/.gitignore"), errand=True)
     try:
         with anyio.fail_after(MARKER_SECONDS):
             await talk(box, look, no_input(), keep)
@@ -111,7 +111,8 @@ async def is_untouched(box: Box, seconds: float, *, target: str = WORKSPACE) -> 
         await reader.all_of(parts, 1)
 
     minutes = f"-{(seconds + TICK_SECONDS) / 60:.4f}"
-    look = Launch(argv=("find", target, "-cmin", minutes, "-printf", "x", "-quit"), cwd="/")
+    argv = ("find", target, "-cmin", minutes, "-printf", "x", "-quit")
+    look = Launch(argv=argv, errand=True)
     try:
         with anyio.fail_after(LOOK_SECONDS):
             await talk(Gentle(box), look, no_input(), keep)
