@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import NamedTuple
 
 from orchestrator.domain.exchange import Approval, Decision, Order, Question
 from orchestrator.store.runs import Store
@@ -43,6 +44,15 @@ _UNDER_WAY = "ended IS NULL"
 _OF_RUN_UNDER_WAY = f"run_id IN (SELECT run_id FROM runs WHERE {_UNDER_WAY})"  # noqa: S608 our own text
 _OPEN_QUESTION = f"status = 'pending_parent_reply' AND {_OF_RUN_UNDER_WAY}"
 _OPEN_APPROVAL = f"decision = 'pending' AND {_OF_RUN_UNDER_WAY}"
+
+
+class Asking(NamedTuple):
+    """Ids of runs that wait for an answer or a decision, for themselves or for a run that works
+    for them.
+    """
+
+    questions: frozenset[str]
+    approvals: frozenset[str]
 
 
 class Exchanges:
@@ -157,6 +167,22 @@ class Exchanges:
             run_id,
         )
         return tuple(_approval(row) for row in rows)
+
+    # Both
+
+    async def asking(self) -> Asking:
+        """The runs that wait, with those that they work for, however far up; one query."""
+        rows = await self._store.select(
+            "WITH RECURSIVE asking (run_id, what) AS ("  # noqa: S608 our own text
+            f"SELECT run_id, 'question' FROM questions WHERE {_OPEN_QUESTION} "
+            f"UNION SELECT run_id, 'approval' FROM approvals WHERE {_OPEN_APPROVAL} "
+            "UNION SELECT json_extract(runs.task, '$.parent_run_id'), what "
+            "FROM asking JOIN runs USING (run_id)) SELECT run_id, what FROM asking"
+        )
+        return Asking(
+            questions=frozenset(run_id for run_id, what in rows if what == "question"),
+            approvals=frozenset(run_id for run_id, what in rows if what == "approval"),
+        )
 
     # Orders
 

@@ -184,14 +184,10 @@ def _text(run_id: str, patch: bytes) -> str:
 
 
 async def _record(run_id: str) -> RunRecord:
-    from orchestrator.errors import RunNotFound
-    from orchestrator.surfaces.cli.runs import open_store
+    from orchestrator.surfaces.cli.runs import open_book
 
-    async with open_store() as store:
-        record = await store.run(run_id)
-    if record is None:
-        raise RunNotFound(f"there is no run {run_id!r}; `orchestrator runs` lists them")
-    return record
+    async with open_book() as book:
+        return await book.record(run_id)
 
 
 def _changes(copies: Copies, record: RunRecord) -> Changes:

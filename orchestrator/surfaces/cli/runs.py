@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.domain.result import RunStatus
     from orchestrator.engine.tasks.retention import Keep, Pruned
     from orchestrator.engine.tasks.task_book import TaskBook
-    from orchestrator.store.runs import RunRecord, Store
+    from orchestrator.store.runs import RunRecord
     from orchestrator.surfaces.event_lines import Show
 
 LOOK_SECONDS = 0.3
@@ -157,8 +157,8 @@ def logs(
 
 
 async def _runs(limit: int, statuses: Sequence[RunStatus], agent: str) -> tuple[RunRecord, ...]:
-    async with open_store() as store:
-        return await store.find_runs(None, statuses, agent, limit, results=True)
+    async with open_book() as book:
+        return await book.records(statuses=statuses, agent=agent, limit=limit, results=True)
 
 
 async def _watch(limit: int, statuses: Sequence[RunStatus], agent: str) -> None:
@@ -173,7 +173,7 @@ async def _watch(limit: int, statuses: Sequence[RunStatus], agent: str) -> None:
             while True:
                 await book.settle()
                 rows = max(1, min(limit, console.height - 2))
-                found = await book.store.find_runs(None, statuses, agent, rows, results=True)
+                found = await book.records(statuses=statuses, agent=agent, limit=rows, results=True)
                 lines = list(runs_table(found, now=time.time(), width=console.width))
                 live.update(Text("\n".join(lines), no_wrap=True), refresh=True)
                 await anyio.sleep(WATCH_SECONDS)
@@ -189,7 +189,7 @@ async def _prune(older_than: str, keep: int | None, dry_run: bool) -> Pruned:
     if older_than or keep is not None:
         days = _seconds(older_than) / UNITS["d"] if older_than else None
         wanted = Keep(days=days, count=keep)
-    async with open_store():  # so that what has died has ended
+    async with open_book():  # so that what has died has ended
         pass
     with open_retention(settings) as retention:
         pruned = await retention.prune(wanted, dry_run=dry_run)
@@ -206,47 +206,35 @@ def _seconds(text: str) -> float:
 
 
 def _statuses(names: Sequence[str]) -> tuple[RunStatus, ...]:
-    from orchestrator.domain.result import FINAL, TRANSITIONS
+    from orchestrator.engine.tasks.task_book import named_statuses
+    from orchestrator.errors import CallerError
 
-    known: dict[str, tuple[RunStatus, ...]] = {name: (name,) for name in TRANSITIONS}
-    known["open"] = tuple(name for name in TRANSITIONS if name not in FINAL)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise typer.BadParameter(f"no run is {unknown[0]!r}; known: {', '.join(known)}")
-    return tuple(status for name in names for status in known[name])
+    try:
+        return named_statuses(names)
+    except CallerError as exc:
+        raise typer.BadParameter(str(exc)) from exc
 
 
 async def _follow(run_id: str, follow: bool, show: Show | None) -> tuple[RunRecord, list[Event]]:
     import anyio
 
     from orchestrator.domain.result import FINAL
-    from orchestrator.errors import RunNotFound
 
     events: list[Event] = []
     looked = anyio.current_time()
     async with open_book() as book:
-        store = book.store
         while True:
             if anyio.current_time() - looked > LOST_SECONDS:
                 looked = anyio.current_time()
                 await book.settle()
-            record = await store.run(run_id)  # first this: nothing comes after the end
-            if record is None:
-                raise RunNotFound(f"there is no run {run_id!r}; `orchestrator runs` lists them")
-            for event in await store.events(run_id, after=events[-1].seq if events else 0):
+            record = await book.record(run_id)  # first this: nothing comes after the end
+            for event in await book.store.events(run_id, after=events[-1].seq if events else 0):
                 events.append(event)
                 if show is not None:
                     show(event.at - events[0].at, event.kind, event.text)
             if not follow or record.status in FINAL:
                 return record, events
             await anyio.sleep(LOOK_SECONDS)
-
-
-@asynccontextmanager
-async def open_store() -> AsyncIterator[Store]:
-    """The record of runs."""
-    async with open_book() as book:
-        yield book.store
 
 
 @asynccontextmanager

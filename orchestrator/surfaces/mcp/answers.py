@@ -13,7 +13,7 @@ import mcp.types as t
 from pydantic import BaseModel, ConfigDict
 
 from orchestrator.domain.exchange import Approval
-from orchestrator.domain.result import FINAL, RunResult, RunStatus
+from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.engine.tasks.tasks import TaskView
 from orchestrator.errors import OrchestratorError
 from orchestrator.surfaces.event_lines import quoted, shortened, visible
@@ -110,7 +110,7 @@ def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dic
         "run_id": view.run_id,
         "agent": view.agent,
         "caller": view.caller,
-        "status": _status(view),
+        "status": view.status,
     }
     if view.questions:
         said["questions"] = [
@@ -168,7 +168,7 @@ def next_step(view: TaskView) -> str:
 
 def _standing(view: TaskView) -> Iterator[str]:
     """What is to be said of a run that has not ended."""
-    yield f"{view.agent} is {_status(view)}, run_id {view.run_id}."
+    yield f"{view.agent} is {view.status}, run_id {view.run_id}."
     for question in view.questions:
         yield f"It asks ({question.message_id}):"
         yield from (f"> {line}" for line in visible(question.question).splitlines())
@@ -185,19 +185,6 @@ def shown_input(call: Approval) -> dict[str, object]:
         return call.input
     where = "get_task_details shows all of it"
     return {"beginning": said[:INPUT_CHARS], "characters": len(said), "cut": where}
-
-
-def _status(view: TaskView) -> RunStatus:
-    """What it waits for, or has been given, shows a moment before its status says so."""
-    if view.questions:
-        return "waiting_parent_reply"
-    if view.approvals:
-        return "paused"
-    given: dict[RunStatus, RunStatus] = {
-        "waiting_parent_reply": "parent_replied",
-        "paused": "running",
-    }
-    return given.get(view.status, view.status)
 
 
 def _said(result: RunResult) -> str:
@@ -280,7 +267,7 @@ def listed(view: TaskView) -> dict[str, object]:
 
 def _in_short(view: TaskView) -> Iterator[str]:
     if view.result is None:
-        yield from _standing(view) if view.asks else (f"{view.agent} {view.run_id}: running",)
+        yield from _standing(view) if view.asks else (f"{view.agent} {view.run_id}: {view.status}",)
     elif view.status == "completed":
         yield f"{view.agent} {view.run_id}: completed"
         yield from (_said(view.result), *_notes(view.result))

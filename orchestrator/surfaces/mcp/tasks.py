@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import mcp.types as t
 from mcp.server.mcpserver import Context
@@ -11,10 +11,11 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from orchestrator.domain.events import Event
-from orchestrator.domain.result import FINAL, RunStatus
+from orchestrator.domain.result import FINAL
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
+from orchestrator.engine.tasks.task_book import named_statuses
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallerError, RunRefused
 from orchestrator.surfaces.event_lines import event_line
@@ -145,9 +146,8 @@ def _several(
         ] = None,
     ) -> t.CallToolResult:
         """List your tasks, the newest first."""
-        found = await engine.list(
-            who_calls(), statuses=_statuses(status), agent=agent, limit=limit or 20
-        )
+        statuses = named_statuses(status.replace(",", " ").split())
+        found = await engine.list(who_calls(), statuses=statuses, agent=agent, limit=limit or 20)
         return plain(
             tasks_table(found) if found else "There are no such tasks.",
             {"tasks": [listed(view) for view in found]},
@@ -283,16 +283,6 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
         return await go_on(ctx, heard, wait)
 
     return {"reply_subagent": reply_subagent, "resume_subagent_task": resume_subagent_task}
-
-
-def _statuses(text: str) -> tuple[RunStatus, ...]:
-    """Names of states in a text; CallerError for one that is none."""
-    wanted = text.replace(",", " ").lower().split()
-    known: dict[str, RunStatus] = {status: status for status in get_args(RunStatus)}
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise CallerError(f"there is no status {unknown[0]!r}; there are {', '.join(known)}")
-    return tuple(known[name] for name in wanted)
 
 
 def _line(kind: str, text: str) -> str:

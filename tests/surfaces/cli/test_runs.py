@@ -221,7 +221,7 @@ def test_runs_can_be_chosen_by_status_and_agent(
     assert run("runs", "--status", "failed") == 0
     assert capsys.readouterr().out == "no run is like that\n"
     assert run("runs", "--status", "done") == 2
-    assert "no run is 'done'; known: pending, running" in capsys.readouterr().err
+    assert "there is no status 'done'; there are pending, running" in capsys.readouterr().err
     assert run("runs", "--watch") == 2
 
 
