@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anyio
 import anyio.to_thread
 
 from orchestrator import output
 from orchestrator.catalog import AgentsDir
-from orchestrator.containers.labels import ContainerInfo
+from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.owner import Owner
-from orchestrator.containers.runtime import Container, Reaped
 from orchestrator.domain.agent import AgentSpec
-from orchestrator.domain.container import ContainerSpec
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions.memory import Memory
@@ -31,6 +26,7 @@ from orchestrator.engine.stage import WaitingStage
 from orchestrator.engine.staging import Staging
 from orchestrator.engine.tasks.lost import settle_lost
 from orchestrator.engine.tasks.retention import Retention, keep_of, kept_tidy
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OperatorError
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.credential import credential_of
@@ -39,18 +35,16 @@ from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.settings import Settings, environment, secret_environment
-from orchestrator.store.runs import Store
-from orchestrator.store.session_rows import SessionRow, SessionRows
+from orchestrator.state import open_store
+from orchestrator.store.session_rows import SessionRows
 from orchestrator.workspace.kept import CHANGES
 
 if TYPE_CHECKING:
+    from orchestrator.containers.docker.engine import Engine
     from orchestrator.containers.docker.runtime import DockerRuntime
 
 SCRIPTED_SECRET = "a-script-plays-the-model"  # noqa: S105 it is none
 """Instead of a secret that nobody has given, where no real model could use it."""
-
-IMAGE_SECONDS = 10.0
-"""For how long an image is believed to be what it was: to ask takes as long as a claim."""
 
 
 @asynccontextmanager
@@ -58,9 +52,8 @@ async def open_orchestrator(
     settings: Settings, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[Service]:
     """Everything that runs tasks. The engine is asked for when the first task needs it."""
-    with Owner(settings.state_dir) as owner:
-        runtime = LazyRuntime(settings, owner)
-        store = Store(settings.state_dir / "runs.sqlite", owner.id)
+    with Owner(settings.state_dir) as owner, open_store(settings, owner.id) as store:
+        runtime = LazyRuntime(settings, partial(open_runtime, settings, owner))
         copies = open_copies(settings)
         sessions = Sessions(runtime, SessionRows(store, owner.id))
         pool: Pool[WaitingStage] = Pool(pool_limits(settings))
@@ -106,7 +99,13 @@ async def open_orchestrator(
                 )
         finally:
             await runtime.aclose()
-            store.close()
+
+
+@asynccontextmanager
+async def open_tasks(settings: Settings) -> AsyncIterator[tuple[Service, Tasks]]:
+    """An orchestrator, and the runs that go on in it by themselves."""
+    async with open_orchestrator(settings) as service, Tasks(service) as tasks:
+        yield service, tasks
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
@@ -117,28 +116,11 @@ def pool_limits(settings: Settings) -> PoolLimits:
     )
 
 
-async def living_sessions(settings: Settings) -> tuple[SessionRow, ...]:
-    """The sessions of all orchestrators; needs no engine. Whose owner is dead has stopped."""
-    store = Store(settings.state_dir / "runs.sqlite")
-    try:
-        with Owner(settings.state_dir) as owner:
-            rows = await SessionRows(store, owner.id).all()
-            return tuple(
-                row if owner.alive(row.owner) else row.model_copy(update={"state": "stopped"})
-                for row in rows
-            )
-    finally:
-        store.close()
-
-
 @contextmanager
 def open_retention(settings: Settings) -> Iterator[Retention]:
-    """What removes runs; needs no engine."""
-    store = Store(settings.state_dir / "runs.sqlite")
-    try:
+    """Removes runs; needs no engine."""
+    with open_store(settings) as store:
         yield Retention(store, open_copies(settings))
-    finally:
-        store.close()
 
 
 def open_copies(settings: Settings) -> Copies:
@@ -189,6 +171,18 @@ async def open_runtime(
         engine.close()
 
 
+@contextmanager
+def open_engine(settings: Settings) -> Iterator[Engine]:
+    """The engine that answers, for its images; blocks."""
+    from orchestrator.containers.docker.engine import connect
+
+    engine = connect(settings)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
 def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
     """What containers of the engine at this address may be shown; without one, of this machine."""
     return MountPolicy(
@@ -203,93 +197,3 @@ def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
         ),
         engine_is_local=not address or address.startswith("unix://"),
     )
-
-
-class LazyRuntime:
-    """Runtime (containers/runtime.py) on an engine that is looked for when first needed."""
-
-    def __init__(self, settings: Settings, owner: Owner) -> None:
-        self._settings = settings
-        self._owner = owner
-        self._stack = AsyncExitStack()
-        self._lock = anyio.Lock()
-        self._runtime: DockerRuntime | None = None
-        self._images: dict[str, tuple[str, float]] = {}
-        """What is known of images, and since when."""
-        self._looking: dict[str, asyncio.Task[str]] = {}
-
-    async def aclose(self) -> None:
-        with anyio.CancelScope(shield=True):  # every wait inside is bounded
-            await asyncio.gather(*self._looking.values(), return_exceptions=True)
-            await self._stack.aclose()
-
-    async def agent_image(self) -> str:
-        """The image that agents run in, built if it is missing."""
-        from orchestrator.containers.images.agent_image import build_agent_image
-
-        engine = (await self._get()).engine
-        build = partial(build_agent_image, engine, self._settings, lambda _: None)
-        return await self._known("", build)
-
-    async def image_id(self, image: str) -> str:
-        """What an image's name stands for; "" if nothing has that name."""
-        from orchestrator.containers.images.agent_image import image_id
-
-        engine = (await self._get()).engine
-        return await self._known(image, partial(image_id, engine, image))
-
-    async def _known(self, name: str, find: Callable[[], str]) -> str:
-        """What was found out about images a moment ago, or is now; building one goes on when
-        whoever asked has no time to wait for it.
-        """
-        found, at = self._images.get(name, ("", -math.inf))
-        if found and anyio.current_time() - at <= IMAGE_SECONDS:
-            return found
-
-        async def look() -> str:
-            try:
-                found = await anyio.to_thread.run_sync(find)
-                self._images[name] = found, anyio.current_time()
-                return found
-            finally:
-                del self._looking[name]
-
-        if name not in self._looking:
-            self._looking[name] = asyncio.create_task(look())
-        return await asyncio.shield(self._looking[name])
-
-    @asynccontextmanager
-    async def open(
-        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None, name: str = ""
-    ) -> AsyncIterator[Container]:
-        runtime = await self._get()
-        async with runtime.open(spec, labels=labels, name=name) as container:
-            yield container
-
-    @asynccontextmanager
-    async def keep(
-        self, key: str, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
-    ) -> AsyncIterator[Container]:
-        runtime = await self._get()
-        async with runtime.keep(key, spec, labels=labels) as container:
-            yield container
-
-    async def seccomp_profile(self) -> str | None:
-        return await (await self._get()).seccomp_profile()
-
-    async def forget(self, key: str) -> bool:
-        return await (await self._get()).forget(key)
-
-    async def list(self) -> tuple[ContainerInfo, ...]:
-        return await (await self._get()).list()
-
-    async def reap(self) -> tuple[Reaped, ...]:
-        return await (await self._get()).reap()
-
-    async def _get(self) -> DockerRuntime:
-        async with self._lock:
-            if self._runtime is None:
-                self._runtime = await self._stack.enter_async_context(
-                    open_runtime(self._settings, self._owner)
-                )
-            return self._runtime

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -197,6 +197,19 @@ class Store:
     async def run(self, run_id: str) -> RunRecord | None:
         rows = await self.select(f"{_RUNS} WHERE run_id = ?", run_id)
         return _record(rows[0]) if rows else None
+
+    async def versions(self, run_ids: Iterable[str]) -> dict[str, tuple[RunStatus, int]]:
+        """Status and number of the last event of each run that is there: another pair whenever
+        something has happened in it.
+        """
+        rows = await self.select(
+            "SELECT run_id, status, "
+            "(SELECT max(seq) FROM events WHERE events.run_id = runs.run_id) "
+            "FROM runs WHERE run_id IN (SELECT value FROM json_each(?))",
+            json.dumps(list(run_ids)),
+        )
+        statuses: dict[str, RunStatus] = {status: status for status in TRANSITIONS}
+        return {run_id: (statuses[status], int(seq or 0)) for run_id, status, seq in rows}
 
     async def runs(self, limit: int = 50) -> tuple[RunRecord, ...]:
         rows = await self.select(f"{_RUNS} ORDER BY created DESC LIMIT ?", limit)

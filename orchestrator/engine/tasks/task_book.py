@@ -17,17 +17,17 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.tasks.lost import Recall, nothing_kept, settle_lost
-from orchestrator.engine.tasks.news import News, soon
+from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.errors import CallerError, RunNotFound, RunRefused
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import RunRecord, Store
 
 LOST_SECONDS = 5.0
-"""How often runs are looked for whose orchestrator has died."""
+"""How often the book looks for runs whose orchestrator has died."""
 
 CANCEL_SECONDS = 20.0
-"""For a cancelled run to end: its container goes, its changes are read. No client waits for less
-than that; whoever wants to see the end waits on.
+"""For a cancelled run to end: its container goes, its changes are read. Every client waits this
+long for an answer; a caller that wants to see the end waits on.
 """
 
 Until = Literal["any", "all"]
@@ -126,7 +126,7 @@ class TaskBook:
         ended: dict[str, TaskView] = {}
         while True:
             changed = self._news.next()
-            await self._settle_now_and_then()
+            await self.settle_now_and_then()
             views = [ended.get(run_id) or await self.view(run_id, caller) for run_id in run_ids]
             ended = {view.run_id: view for view in views if view.status in FINAL}
             done = [view.settled for view in views]
@@ -134,7 +134,7 @@ class TaskBook:
             left = deadline - anyio.current_time()
             if all(done) or asks or (until == "any" and any(done)) or left <= 0:
                 return tuple(views)
-            await soon(changed, left)
+            await wait_for_news(changed, left)
 
     async def view(self, run_id: str, caller: str | None = None) -> TaskView:
         """One task; None as the caller is the operator, who sees all."""
@@ -199,6 +199,15 @@ class TaskBook:
             )
             for record in records
         )
+
+    async def versions(self, run_ids: Iterable[str]) -> dict[str, object]:
+        """For each run that is there, a value that is another one when a view of it would be."""
+        versions = await self.store.versions(run_ids)
+        asking = await self._exchanges.asking()
+        return {
+            run_id: (*version, run_id in asking.questions, run_id in asking.approvals)
+            for run_id, version in versions.items()
+        }
 
     async def asking(self) -> tuple[tuple[Question, ...], tuple[Approval, ...]]:
         """What waits for an answer or a decision, of all runs."""
@@ -306,7 +315,7 @@ class TaskBook:
             if view.status in FINAL or left <= 0:
                 return view
             await self.settle()
-            await soon(changed, left)
+            await wait_for_news(changed, left)
 
     async def settle(self) -> None:
         """End the runs whose orchestrator has died."""
@@ -314,7 +323,8 @@ class TaskBook:
         if await settle_lost(self.store, self._alive, self._recall):
             self._news.tell()
 
-    async def _settle_now_and_then(self) -> None:
+    async def settle_now_and_then(self) -> None:
+        """The same, unless it was done a moment ago."""
         if anyio.current_time() - self._settled > LOST_SECONDS:
             await self.settle()
 

@@ -167,7 +167,7 @@ class Tasks(TaskBook):
                 for duty in (
                     self._service.write_down,
                     self._carry_out_orders,
-                    self._settle_now_and_then,
+                    self.settle_now_and_then,
                 ):
                     await _done(duty)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json, settings_for
+from orchestrator.surfaces.cli.options import AgentsDirOption, JsonOption, settings_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog import BrokenAgent, Catalog
     from orchestrator.domain.agent import AgentSpec
 
-EXIT_BROKEN = 3
+EXIT_BROKEN_AGENT = 3
 """An agent cannot be used: the same as for any other mistake of its author."""
 
 DESCRIPTION_CHARS = 80
@@ -29,7 +29,7 @@ agents_app = typer.Typer(
 
 
 @agents_app.command("list")
-def list_(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
+def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """List the agents, and those that cannot be used."""
     catalog = _catalog(agents_dir)
     if as_json:
@@ -53,8 +53,8 @@ def list_(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="The agent, as its folder is called.")],
     *,
-    agents_dir: AgentsDir = None,
-    as_json: Json = False,
+    agents_dir: AgentsDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what an agent is: every field, with defaults, then its system prompt."""
     agent = _catalog(agents_dir).agent(name)
@@ -71,7 +71,7 @@ def show(
 
 
 @agents_app.command()
-def check(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
+def check(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """Check every agent.md, and print each mistake with its file and line; exit code 3 if any."""
     catalog = _catalog(agents_dir)
     catalog = with_further_problems(catalog, settings_for(agents_dir).agents_dir)
@@ -90,7 +90,7 @@ def check(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
             else f"{agents}, all good"
         )
     if problems:
-        raise typer.Exit(EXIT_BROKEN)
+        raise typer.Exit(EXIT_BROKEN_AGENT)
 
 
 def with_further_problems(catalog: Catalog, agents_dir: Path) -> Catalog:
@@ -135,7 +135,7 @@ def _further_problems(agent: AgentSpec, catalog: Catalog) -> Iterator[tuple[str,
 @agents_app.command()
 def prompt(
     *,
-    agents_dir: AgentsDir = None,
+    agents_dir: AgentsDirOption = None,
     caller: Annotated[str, typer.Option(help="List what this caller may run.")] = "main",
 ) -> None:
     """Print a section for a main agent's system prompt that tells it of the agents."""

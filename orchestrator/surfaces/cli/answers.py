@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from orchestrator.domain.exchange import Approval, Question
     from orchestrator.engine.tasks.task_book import TaskBook
 
-INPUT_CHARS = 2000
+TERMINAL_INPUT_CHARS = 2000
 """Of a tool call's input; `ask --json` has all of it."""
 
-LINE_BYTES = 64 * 1024
+TYPED_BYTES = 64 * 1024
 """Of an answer that is typed."""
 
-LOOK_SECONDS = 0.3
+TYPED_SECONDS = 0.3
 """How often a question that waits to be answered here is looked at: others may answer it."""
 
 YES = ("y", "yes")
@@ -53,9 +53,10 @@ def approval_lines(approval: Approval, agent: str, now: float) -> Iterator[str]:
 def shown_input(given: object) -> str:
     """A tool call's input, which says so if it is not all there."""
     text = json.dumps(given, ensure_ascii=False)
-    if len(text) <= INPUT_CHARS:
+    if len(text) <= TERMINAL_INPUT_CHARS:
         return text
-    return f"{text[:INPUT_CHARS]}… and {len(text) - INPUT_CHARS} characters more (ask --json)"
+    more = len(text) - TERMINAL_INPUT_CHARS
+    return f"{text[:TERMINAL_INPUT_CHARS]}… and {more} characters more (ask --json)"
 
 
 def span(seconds: float) -> str:
@@ -127,13 +128,13 @@ class Answers:
         """A line, or None if it came too late or will not come."""
         while which in self._open:
             if not self._somebody():
-                await anyio.sleep(LOOK_SECONDS)
+                await anyio.sleep(TYPED_SECONDS)
                 continue
-            with anyio.move_on_after(LOOK_SECONDS):
+            with anyio.move_on_after(TYPED_SECONDS):
                 await anyio.wait_readable(sys.stdin)
                 if not self._somebody():
                     continue
-                data = os.read(sys.stdin.fileno(), LINE_BYTES)
+                data = os.read(sys.stdin.fileno(), TYPED_BYTES)
                 self._terminal = bool(data)
                 return data.decode(errors="replace") if data else None
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import Json
+from orchestrator.surfaces.cli.options import JsonOption, RunArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
     from orchestrator.store.runs import RunRecord
     from orchestrator.workspace.changes.changes import Changes
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
 
 SIGNS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "mode": "m"}
 """As git would mark them; m is a mode alone."""
 
 
 def show(
-    run_id: Run,
+    run_id: RunArgument,
     *,
     patch: Annotated[
         bool, typer.Option("--patch", help="Print what it changed, as `git apply` takes it.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print how a run ended: its result, what it changed, what it was denied."""
     import anyio
@@ -63,7 +62,7 @@ def show(
 
 
 def apply(
-    run_id: Run,
+    run_id: RunArgument,
     *,
     to: Annotated[
         Path | None,
@@ -75,7 +74,7 @@ def apply(
     allow_links: Annotated[
         bool, typer.Option("--allow-links", help="Also links that lead out of the directory.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Apply to the workspace what a run changed in its copy; all of it, or nothing."""
     import anyio
@@ -184,9 +183,10 @@ def _text(run_id: str, patch: bytes) -> str:
 
 
 async def _record(run_id: str) -> RunRecord:
-    from orchestrator.surfaces.cli.runs import open_book
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
 
-    async with open_book() as book:
+    async with open_book(read_settings()) as book:
         return await book.record(run_id)
 
 

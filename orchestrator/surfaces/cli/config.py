@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json
+from orchestrator.surfaces.cli.options import AgentsDirOption, JsonOption
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
 
-def config(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
+def config(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """Show each setting, its value, and where it came from; of a secret, whether it is set."""
     from orchestrator.settings import SOURCES, read_settings_with_origins
     from orchestrator.surfaces.event_lines import visible, write

@@ -10,9 +10,11 @@ import typer
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
 
-AgentsDir = Annotated[
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+AgentsDirOption = Annotated[
     Path | None,
     typer.Option(
         "--agents-dir",
@@ -21,7 +23,7 @@ AgentsDir = Annotated[
     ),
 ]
 
-Workspace = Annotated[
+WorkspaceOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Show the agent this directory, as its agent.md says."),
 ]

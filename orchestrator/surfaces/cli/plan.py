@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json, Workspace, settings_for
+from orchestrator.surfaces.cli.options import (
+    AgentsDirOption,
+    JsonOption,
+    WorkspaceOption,
+    settings_for,
+)
 
 if TYPE_CHECKING:
     from orchestrator.domain.agent import AgentSpec, Network, Secret
@@ -43,9 +48,9 @@ class Row(NamedTuple):
 def plan(
     agent: Annotated[str, typer.Argument(help="The agent, as its folder is called.")],
     *,
-    workspace: Workspace = None,
-    agents_dir: AgentsDir = None,
-    as_json: Json = False,
+    workspace: WorkspaceOption = None,
+    agents_dir: AgentsDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print what a run could touch: image, mounts, user, network, secrets, tools, limits."""
     from orchestrator.catalog import load_catalog
@@ -306,20 +311,17 @@ def _texts_with_variables(agent: AgentSpec) -> Iterator[tuple[str, str]]:
 def _image(settings: Settings) -> str:
     if settings.agent_image:
         return settings.agent_image
-    from orchestrator.containers.docker.engine import connect
+    from orchestrator.app import open_engine
     from orchestrator.containers.images.agent_image import find_agent_image
     from orchestrator.errors import EngineUnreachable, ImageMissing
 
     try:
-        engine = connect(settings)
+        with open_engine(settings) as engine:
+            return find_agent_image(engine, settings)
     except EngineUnreachable:
         return NO_ENGINE
-    try:
-        return find_agent_image(engine, settings)
     except ImageMissing:
         return NOT_BUILT
-    finally:
-        engine.close()
 
 
 def _print_rows(rows: list[Row]) -> None:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json, Workspace, settings_for
+from orchestrator.surfaces.cli.options import (
+    AgentsDirOption,
+    JsonOption,
+    WorkspaceOption,
+    settings_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +38,7 @@ def run(
     prompt: Annotated[str, typer.Argument(help="The task; - reads it from stdin.")],
     *,
     context: Annotated[str, typer.Option(metavar="TEXT", help="What else it should know.")] = "",
-    workspace: Workspace = None,
+    workspace: WorkspaceOption = None,
     session: Annotated[
         str,
         typer.Option(metavar="NAME", help="For an agent with sessions: which; `new` begins one."),
@@ -44,8 +49,8 @@ def run(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Less than the agent's own timeout.")
     ] = None,
-    agents_dir: AgentsDir = None,
-    as_json: Json = False,
+    agents_dir: AgentsDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run an agent on a task and print its answer; what happens meanwhile goes to stderr."""
     settings = settings_for(agents_dir)
@@ -95,8 +100,7 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
     """The result, and the signal that cut the run short: its container is gone by then."""
     import anyio
 
-    from orchestrator.app import open_orchestrator
-    from orchestrator.engine.tasks.tasks import Tasks
+    from orchestrator.app import open_tasks
     from orchestrator.errors import OrchestratorError
     from orchestrator.surfaces.cli.answers import Answers
 
@@ -112,11 +116,7 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
                 scope.cancel()
                 return  # a second one ends us at once
 
-    async with (
-        open_orchestrator(settings) as service,
-        Tasks(service) as book,
-        anyio.create_task_group() as tasks,
-    ):
+    async with open_tasks(settings) as (service, book), anyio.create_task_group() as tasks:
         answers = Answers(book, task.run_id, lambda line: show(time.time() - began, "", line))
 
         def tell(event: Event) -> None:

@@ -10,31 +10,26 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import Json
+from orchestrator.surfaces.cli.options import JsonOption, RunArgument
 
 if TYPE_CHECKING:
     from orchestrator.domain.events import Event
     from orchestrator.domain.result import RunStatus
     from orchestrator.engine.tasks.retention import Keep, Pruned
-    from orchestrator.engine.tasks.task_book import TaskBook
     from orchestrator.store.runs import RunRecord
     from orchestrator.surfaces.event_lines import Show
 
-LOOK_SECONDS = 0.3
+FOLLOW_SECONDS = 0.3
 """How often the store is looked at for what a run of another process has done."""
 
 WATCH_SECONDS = 1.0
 """How often a live table is drawn."""
-
-LOST_SECONDS = 5.0
-"""How often a followed run is looked at for whether its orchestrator lives."""
 
 EXIT_INTERRUPTED = 130
 """Ctrl-C, as shells count."""
@@ -42,7 +37,7 @@ EXIT_INTERRUPTED = 130
 MIN_PROMPT = 20
 """Of a prompt's first words, however narrow the terminal."""
 
-HEADINGS = ("RUN", "AGENT", "CALLER", "STATUS", "REASON", "WHEN", "TIME", "COST", "PROMPT")
+RUN_HEADINGS = ("RUN", "AGENT", "CALLER", "STATUS", "REASON", "WHEN", "TIME", "COST", "PROMPT")
 
 
 UNITS = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -67,7 +62,7 @@ def runs(
     ] = None,
     agent: Annotated[str, typer.Option(metavar="NAME", help="Only those of this agent.")] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Keep the table up to date.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the runs, newest first."""
     if context.invoked_subcommand is not None:
@@ -108,7 +103,7 @@ def prune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be removed.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove old runs, and what they changed; without options, as the settings say.
 
@@ -129,12 +124,12 @@ def prune(
 
 
 def logs(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")],
+    run_id: RunArgument,
     *,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print what happened in a run; --json waits for the end if it is to follow."""
     import anyio
@@ -157,7 +152,10 @@ def logs(
 
 
 async def _runs(limit: int, statuses: Sequence[RunStatus], agent: str) -> tuple[RunRecord, ...]:
-    async with open_book() as book:
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
+
+    async with open_book(read_settings()) as book:
         return await book.records(statuses=statuses, agent=agent, limit=limit, results=True)
 
 
@@ -167,8 +165,11 @@ async def _watch(limit: int, statuses: Sequence[RunStatus], agent: str) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
+
     console = Console(highlight=False)
-    async with open_book() as book:
+    async with open_book(read_settings()) as book:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
                 await book.settle()
@@ -183,13 +184,14 @@ async def _prune(older_than: str, keep: int | None, dry_run: bool) -> Pruned:
     from orchestrator.app import open_retention
     from orchestrator.engine.tasks.retention import Keep, keep_of
     from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
 
     settings = read_settings()
     wanted: Keep = keep_of(settings.keep_days, settings.keep_mb)
     if older_than or keep is not None:
         days = _seconds(older_than) / UNITS["d"] if older_than else None
         wanted = Keep(days=days, count=keep)
-    async with open_book():  # so that what has died has ended
+    async with open_book(settings):  # so that what has died has ended
         pass
     with open_retention(settings) as retention:
         pruned = await retention.prune(wanted, dry_run=dry_run)
@@ -219,14 +221,13 @@ async def _follow(run_id: str, follow: bool, show: Show | None) -> tuple[RunReco
     import anyio
 
     from orchestrator.domain.result import FINAL
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
 
     events: list[Event] = []
-    looked = anyio.current_time()
-    async with open_book() as book:
+    async with open_book(read_settings()) as book:
         while True:
-            if anyio.current_time() - looked > LOST_SECONDS:
-                looked = anyio.current_time()
-                await book.settle()
+            await book.settle_now_and_then()
             record = await book.record(run_id)  # first this: nothing comes after the end
             for event in await book.store.events(run_id, after=events[-1].seq if events else 0):
                 events.append(event)
@@ -234,36 +235,13 @@ async def _follow(run_id: str, follow: bool, show: Show | None) -> tuple[RunReco
                     show(event.at - events[0].at, event.kind, event.text)
             if not follow or record.status in FINAL:
                 return record, events
-            await anyio.sleep(LOOK_SECONDS)
-
-
-@asynccontextmanager
-async def open_book() -> AsyncIterator[TaskBook]:
-    """The tasks of all processes; needs no engine. What has died has ended."""
-    # Here and above, not at the top: `--help` need not wait for pydantic.
-    from orchestrator.containers.owner import Owner
-    from orchestrator.engine.tasks.news import News
-    from orchestrator.engine.tasks.task_book import TaskBook
-    from orchestrator.settings import read_settings
-    from orchestrator.store.exchanges import Exchanges
-    from orchestrator.store.runs import Store
-    from orchestrator.workspace.kept import CHANGES, Kept
-
-    folder = read_settings().state_dir
-    store = Store(folder / "runs.sqlite")
-    recall = Kept(folder / CHANGES).recall
-    try:
-        book = TaskBook(store, Exchanges(store), News(), Owner(folder).alive, recall)
-        await book.settle()
-        yield book
-    finally:
-        store.close()
+            await anyio.sleep(FOLLOW_SECONDS)
 
 
 def runs_table(records: Sequence[RunRecord], *, now: float, width: int) -> Iterator[str]:
     """A heading and a line for each run; the prompt gets the room that is left."""
-    rows = [HEADINGS, *(_row(record, now) for record in records)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(HEADINGS) - 1)]
+    rows = [RUN_HEADINGS, *(_row(record, now) for record in records)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(RUN_HEADINGS) - 1)]
     left = max(MIN_PROMPT, width - sum(widths) - 2 * len(widths))
     for row in rows:
         cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=False)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import Json
+from orchestrator.surfaces.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,15 +21,15 @@ sessions_app = typer.Typer(
     rich_markup_mode=None,
 )
 
-HEADINGS = ("SESSION", "STATE", "CALLS", "LAST USED", "EXPIRES")
+SESSION_HEADINGS = ("SESSION", "STATE", "CALLS", "LAST USED", "EXPIRES")
 
-Session = Annotated[
+SessionArgument = Annotated[
     str, typer.Argument(metavar="SESSION", help="AGENT, AGENT/CALLER or AGENT/CALLER/NAME.")
 ]
 
 
 @sessions_app.command("list")
-def list_(*, as_json: Json = False) -> None:
+def list_(*, as_json: JsonOption = False) -> None:
     """List the sessions, the last used one first."""
     import anyio
 
@@ -44,7 +44,7 @@ def list_(*, as_json: Json = False) -> None:
 
 
 @sessions_app.command("show")
-def show_session(session: Session, *, as_json: Json = False) -> None:
+def show_session(session: SessionArgument, *, as_json: JsonOption = False) -> None:
     """Print one session: its state, its conversation, how long it stays."""
     import anyio
 
@@ -64,7 +64,7 @@ def show_session(session: Session, *, as_json: Json = False) -> None:
 
 
 @sessions_app.command()
-def stop(session: Session, *, as_json: Json = False) -> None:
+def stop(session: SessionArgument, *, as_json: JsonOption = False) -> None:
     """Stop a session's container; its files and its conversation stay."""
     import anyio
 
@@ -74,7 +74,7 @@ def stop(session: Session, *, as_json: Json = False) -> None:
 
 
 @sessions_app.command()
-def rm(session: Session, *, as_json: Json = False) -> None:
+def rm(session: SessionArgument, *, as_json: JsonOption = False) -> None:
     """Remove a session: its container, its files and its conversation."""
     import anyio
 
@@ -86,7 +86,7 @@ def rm(session: Session, *, as_json: Json = False) -> None:
 def sessions_table(rows: Sequence[SessionRow], *, now: float) -> Iterator[str]:
     """A heading and a line for each session."""
     cells = [
-        HEADINGS,
+        SESSION_HEADINGS,
         *(
             (
                 row.key.text,
@@ -98,7 +98,7 @@ def sessions_table(rows: Sequence[SessionRow], *, now: float) -> Iterator[str]:
             for row in rows
         ),
     ]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(HEADINGS))]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(SESSION_HEADINGS))]
     for row in cells:
         yield "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
 
@@ -139,8 +139,8 @@ def _key(text: str) -> SessionKey:
 
 
 async def _rows() -> tuple[SessionRow, ...]:
-    from orchestrator.app import living_sessions
     from orchestrator.settings import read_settings
+    from orchestrator.state import living_sessions
 
     return await living_sessions(read_settings())
 

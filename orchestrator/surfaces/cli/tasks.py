@@ -1,4 +1,4 @@
-"""Runs that somebody else holds: see what they ask, answer, decide, wait, steer, cancel.
+"""Runs that any process holds: see what they ask, answer, decide, wait, steer, cancel.
 
 All of it goes through the store, so that it works from any terminal.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json, settings_for
+from orchestrator.surfaces.cli.options import AgentsDirOption, JsonOption, RunArgument, settings_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 EXIT_NOT_ENDED = 10
 """Waiting was over before the run: time ran out, or it waits for somebody's word."""
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
-Runs = Annotated[list[str], typer.Argument(metavar="RUN", help="One run or several.")]
-Calls = Annotated[
+RunsArgument = Annotated[list[str], typer.Argument(metavar="RUN", help="One run or several.")]
+CallsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="CALL", help="As `orchestrator ask` names it.")
 ]
-All = Annotated[bool, typer.Option("--all", help="All that wait at this moment.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All that wait at this moment.")]
 
 T = TypeVar("T")
 
 
-def ask(*, as_json: Json = False) -> None:
+def ask(*, as_json: JsonOption = False) -> None:
     """List the questions and tool calls that wait for somebody's word, of all runs."""
     questions, approvals, agents = _on_book(_asking)
     if as_json:
@@ -48,13 +47,13 @@ def ask(*, as_json: Json = False) -> None:
 
 
 def reply(
-    run_id: Run,
+    run_id: RunArgument,
     message_id: Annotated[
         str, typer.Argument(metavar="MESSAGE", help="The question, as `orchestrator ask` names it.")
     ],
     answer: Annotated[str, typer.Argument(help="What the agent is told; - reads it from stdin.")],
     *,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Answer a question that a run has asked."""
     text = sys.stdin.read() if answer == "-" else answer
@@ -64,14 +63,14 @@ def reply(
 
 
 def approve(
-    run_id: Run,
-    calls: Calls = None,
+    run_id: RunArgument,
+    calls: CallsArgument = None,
     *,
-    all_: All = False,
+    all_: AllOption = False,
     given: Annotated[
         str, typer.Option("--input", metavar="JSON", help="What runs instead; for one call.")
     ] = "",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Allow tool calls that wait for it."""
     named = _named(run_id, calls, all_)
@@ -85,12 +84,12 @@ def approve(
 
 
 def reject(
-    run_id: Run,
-    calls: Calls = None,
+    run_id: RunArgument,
+    calls: CallsArgument = None,
     *,
-    all_: All = False,
+    all_: AllOption = False,
     why: Annotated[str, typer.Option(metavar="TEXT", help="What the agent is told.")] = "",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Refuse tool calls that wait to be allowed."""
     named = _named(run_id, calls, all_)
@@ -100,7 +99,7 @@ def reject(
     _tell_decided(as_json, run_id, decided)
 
 
-def cancel(run_id: Run, *, as_json: Json = False) -> None:
+def cancel(run_id: RunArgument, *, as_json: JsonOption = False) -> None:
     """End a run, wherever it runs; its container is gone by then."""
     view = _on_book(lambda book: book.cancel(run_id, None, seconds=math.inf))
     document = view.model_dump(mode="json")
@@ -108,13 +107,13 @@ def cancel(run_id: Run, *, as_json: Json = False) -> None:
 
 
 def wait(
-    run_ids: Runs,
+    run_ids: RunsArgument,
     *,
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Not longer than this.")
     ] = None,
     any_: Annotated[bool, typer.Option("--any", help="Until one of them has ended.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Wait until runs have ended, or one of them asks something."""
     from orchestrator.surfaces.cli.runs import EXIT_INTERRUPTED
@@ -136,11 +135,11 @@ def wait(
 
 
 def resume(
-    run_id: Run,
+    run_id: RunArgument,
     text: Annotated[str, typer.Argument(help="What the agent is told; - reads it from stdin.")],
     *,
-    agents_dir: AgentsDir = None,
-    as_json: Json = False,
+    agents_dir: AgentsDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell an agent something: in the middle of its work, or after it, in its session."""
     from orchestrator.surfaces.cli.run import carry_out
@@ -167,10 +166,11 @@ def exit_code(views: Sequence[TaskView], *, any_: bool) -> int:
 def _on_book(do: Callable[[TaskBook], Awaitable[T]]) -> T:
     import anyio
 
-    from orchestrator.surfaces.cli.runs import open_book
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
 
     async def work() -> T:
-        async with open_book() as book:
+        async with open_book(read_settings()) as book:
             return await do(book)
 
     return anyio.run(work)

@@ -16,10 +16,7 @@ from orchestrator.domain.exchange import Approval
 from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.engine.tasks.tasks import TaskView
 from orchestrator.errors import OrchestratorError
-from orchestrator.surfaces.event_lines import quoted, shortened, visible
-
-LINE_CHARS = 200
-"""Of one event, in a progress notification or in what is told of a failure."""
+from orchestrator.surfaces.event_lines import LINE_CHARS, quoted, shortened, visible
 
 NAMED_FILES = 20
 """Of what an agent changed, in the text of its result."""
@@ -27,13 +24,13 @@ NAMED_FILES = 20
 NAMED_WARNINGS = 5
 """Of all that was warned of; the document has the rest."""
 
-INPUT_CHARS = 8000
+MODEL_INPUT_CHARS = 8000
 """Of the input of a tool call that waits to be approved; what is longer is said to be cut."""
 
 PROMPT_CHARS = 60
 """Of a prompt in a table."""
 
-HEADINGS = ("Task", "Status", "Agent", "Started", "Seconds", "Prompt")
+TASK_HEADINGS = ("Task", "Status", "Agent", "Started", "Seconds", "Prompt")
 
 
 class RunAnswer(BaseModel):
@@ -67,8 +64,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def told(tool: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R | t.CallToolResult]]:
-    """A tool whose errors are answers: one sentence, and a code for programs."""
+def errors_as_answers(
+    tool: Callable[P, Awaitable[R]],
+) -> Callable[P, Awaitable[R | t.CallToolResult]]:
+    """Have a tool answer with its errors: one sentence, and a code for programs."""
 
     @wraps(tool)
     async def answered(*args: P.args, **kwargs: P.kwargs) -> R | t.CallToolResult:
@@ -181,10 +180,10 @@ def _standing(view: TaskView) -> Iterator[str]:
 def shown_input(call: Approval) -> dict[str, object]:
     """What an agent wants to do. Nobody should approve what he has not seen: a cut is told."""
     said = _json(call.input)
-    if len(said) <= INPUT_CHARS:
+    if len(said) <= MODEL_INPUT_CHARS:
         return call.input
     where = "get_task_details shows all of it"
-    return {"beginning": said[:INPUT_CHARS], "characters": len(said), "cut": where}
+    return {"beginning": said[:MODEL_INPUT_CHARS], "characters": len(said), "cut": where}
 
 
 def _said(result: RunResult) -> str:
@@ -254,7 +253,7 @@ def tasks_answer(views: Sequence[TaskView], **more: object) -> t.CallToolResult:
 
 def tasks_table(views: Sequence[TaskView]) -> str:
     """Tasks as a table in Markdown, for people."""
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(_row(view) for view in views)]
+    rows = [TASK_HEADINGS, ("---",) * len(TASK_HEADINGS), *(_row(view) for view in views)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

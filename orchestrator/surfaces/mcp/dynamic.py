@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from orchestrator.access import Wish
 from orchestrator.errors import CallerError
-from orchestrator.surfaces.mcp.answers import RunAnswer, told
+from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers
 from orchestrator.surfaces.mcp.arguments import OptionalText, WhoCalls, asked_task, strict
 from orchestrator.surfaces.mcp.waiting import Waiting
 
@@ -22,7 +22,7 @@ MAX_STEPS = 30
 def dynamic_tool(template: str, waiting: Waiting, who_calls: WhoCalls) -> Tool:
     """For agents that are the template, made smaller."""
 
-    @told
+    @errors_as_answers
     async def dynamic_subagent_task(
         description: Annotated[str, Field(description="The task in a few words")],
         instructions: Annotated[str, Field(description="All that it has to know to do it")],

@@ -17,19 +17,19 @@ from orchestrator.errors import CallerError, OrchestratorError, RunNotFound
 from orchestrator.surfaces.event_lines import shortened, visible
 from orchestrator.surfaces.mcp.answers import details
 from orchestrator.surfaces.mcp.arguments import WhoCalls
-from orchestrator.surfaces.mcp.notices import MAX_WATCHED, Request, RunNotices
+from orchestrator.surfaces.mcp.notices import MAX_WATCHED, McpRequest, RunNotices
 
-PREFIX = "orchestrator://runs/"
+RUN_URI = "orchestrator://runs/"
 
-LOGS = "/logs"
+LOGS_URI = "/logs"
 
 LISTED = 20
 """Of the newest runs."""
 
 TITLE_CHARS = 60
 
-LOG_EVENTS = 1000
-"""The last ones, in the resource of a log; all of them: get_logs."""
+LAST_EVENTS = 1000
+"""Of a run, in an answer that has no cursor; get_logs tells all of them."""
 
 
 class RunResources:
@@ -46,7 +46,7 @@ class RunResources:
     def add_to(self, server: MCPServer[Any]) -> None:
         """Register what can be read and subscribed to."""
 
-        @server.resource(PREFIX + "{run_id}", mime_type="application/json")
+        @server.resource(RUN_URI + "{run_id}", mime_type="application/json")
         async def run(run_id: str) -> str:
             """A run: its status, what it waits for, its result."""
             try:
@@ -55,14 +55,14 @@ class RunResources:
                 raise ResourceNotFoundError(str(exc)) from exc
             return json.dumps(details(view), ensure_ascii=False)
 
-        @server.resource(PREFIX + "{run_id}" + LOGS, mime_type="application/jsonl")
+        @server.resource(RUN_URI + "{run_id}" + LOGS_URI, mime_type="application/jsonl")
         async def run_logs(run_id: str) -> str:
             """What happened in a run, an event on each line."""
             try:
                 await self._tasks.view(run_id, self._who_calls())
             except RunNotFound as exc:
                 raise ResourceNotFoundError(str(exc)) from exc
-            events = await self._service.store.events(run_id, limit=LOG_EVENTS, last=True)
+            events = await self._service.store.events(run_id, limit=LAST_EVENTS, last=True)
             return "\n".join(event.model_dump_json(exclude={"run_id"}) for event in events)
 
         low = server._lowlevel_server  # noqa: SLF001 its public face has no way for older clients
@@ -73,7 +73,7 @@ class RunResources:
             "resources/unsubscribe", t.UnsubscribeRequestParams, self._notices.unsubscribe
         )
 
-    async def serve(self, ctx: Request, call_next: Any) -> Any:
+    async def serve(self, ctx: McpRequest, call_next: Any) -> Any:
         """Middleware: list the caller's runs, and let nobody watch another's."""
         if ctx.method == "resources/list":
             result = await call_next(ctx)
@@ -97,11 +97,11 @@ class RunResources:
         for view in found:
             title = shortened(" ".join(visible(view.prompt).split()), TITLE_CHARS)
             said = f"{view.agent}, {view.status}: {title}"
-            uri = f"{PREFIX}{view.run_id}"
+            uri = f"{RUN_URI}{view.run_id}"
             resources += [
                 {"uri": uri, "name": view.run_id, "title": said, "mimeType": "application/json"},
                 {
-                    "uri": uri + LOGS,
+                    "uri": uri + LOGS_URI,
                     "name": f"{view.run_id} logs",
                     "title": f"What happened in {view.run_id}",
                     "mimeType": "application/jsonl",
@@ -121,7 +121,7 @@ class RunResources:
 
 def run_of(uri: str) -> str:
     """The run that a resource is about."""
-    return uri.removeprefix(PREFIX).removesuffix(LOGS)
+    return uri.removeprefix(RUN_URI).removesuffix(LOGS_URI)
 
 
 def _wanted(params: Mapping[str, object]) -> list[str]:

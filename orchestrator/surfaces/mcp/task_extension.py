@@ -37,14 +37,14 @@ from orchestrator.surfaces.mcp.forms import (
     can_ask,
     question_form,
 )
-from orchestrator.surfaces.mcp.notices import Request
+from orchestrator.surfaces.mcp.notices import McpRequest
 
 log = logging.getLogger(__name__)
 
 STARTS = frozenset(("run_subagent", "delegate_task", "dynamic_subagent_task"))
 """Tools that start one run. Those that wait for what is there already make no task of it again."""
 
-VERSIONS = frozenset(("2026-07-28",))
+TASK_VERSIONS = frozenset(("2026-07-28",))
 """Of the protocol: earlier ones have no way to answer a call with a task."""
 
 POLL_MS = 1000
@@ -52,7 +52,7 @@ POLL_MS = 1000
 
 DAY_MS = 86_400_000
 
-Wire = dict[str, Any]
+WireDocument = dict[str, Any]
 """As it is sent."""
 
 FLAG: TypeAdapter[bool] = TypeAdapter(OptionalFlag)
@@ -82,13 +82,13 @@ class TaskExtension(Extension):
 
     def methods(self) -> Sequence[MethodBinding]:
         return [
-            MethodBinding("tasks/get", TaskParams, self._served(self._get), VERSIONS),
-            MethodBinding("tasks/update", UpdateParams, self._served(self._update), VERSIONS),
-            MethodBinding("tasks/cancel", TaskParams, self._served(self._cancel), VERSIONS),
+            MethodBinding("tasks/get", TaskParams, self._served(self._get), TASK_VERSIONS),
+            MethodBinding("tasks/update", UpdateParams, self._served(self._update), TASK_VERSIONS),
+            MethodBinding("tasks/cancel", TaskParams, self._served(self._cancel), TASK_VERSIONS),
         ]
 
     async def intercept_tool_call(
-        self, params: t.CallToolRequestParams, ctx: Request, call_next: CallNext
+        self, params: t.CallToolRequestParams, ctx: McpRequest, call_next: CallNext
     ) -> HandlerResult:
         """The answer that a run goes on -> a task. Any other answer stays what it is."""
         result = await call_next(ctx)
@@ -100,7 +100,7 @@ class TaskExtension(Extension):
         view = await self._view(run_id)
         return {"resultType": "task", **await self._task(view, _status(view, ctx))}
 
-    async def serve(self, ctx: Request, call_next: Any) -> Any:
+    async def serve(self, ctx: McpRequest, call_next: Any) -> Any:
         """Middleware: who wants to be told of tasks must declare them. (We tell nobody: ask.)"""
         wanted = (ctx.params or {}).get("notifications")
         asked = isinstance(wanted, Mapping) and wanted.get("taskIds")
@@ -111,9 +111,9 @@ class TaskExtension(Extension):
     # The methods
 
     def _served(
-        self, method: Callable[[Request, Any], Awaitable[Wire]]
-    ) -> Callable[[Request, Any], Awaitable[Wire]]:
-        async def served(ctx: Request, params: TaskParams) -> Wire:
+        self, method: Callable[[McpRequest, Any], Awaitable[WireDocument]]
+    ) -> Callable[[McpRequest, Any], Awaitable[WireDocument]]:
+        async def served(ctx: McpRequest, params: TaskParams) -> WireDocument:
             require_client_extension(ctx, self.identifier)
             _check_header(ctx, params.task_id)
             try:
@@ -125,7 +125,7 @@ class TaskExtension(Extension):
 
         return served
 
-    async def _get(self, ctx: Request, params: TaskParams) -> Wire:
+    async def _get(self, ctx: McpRequest, params: TaskParams) -> WireDocument:
         view = await self._view(params.task_id)
         status = _status(view, ctx)
         task = await self._task(view, status)
@@ -137,7 +137,7 @@ class TaskExtension(Extension):
             task["inputRequests"] = {key: _wire(form) for key, form in forms.items()}
         return task
 
-    async def _update(self, _: Request, params: UpdateParams) -> Wire:
+    async def _update(self, _: McpRequest, params: UpdateParams) -> WireDocument:
         """Answers to what is not open any more, or never was, are nothing to complain about."""
         view = await self._view(params.task_id)
         asked: list[Question | Approval] = [*view.questions, *view.approvals]
@@ -153,7 +153,7 @@ class TaskExtension(Extension):
                 log.info("a person's answer is not used: %s", exc)
         return {}
 
-    async def _cancel(self, _: Request, params: TaskParams) -> Wire:
+    async def _cancel(self, _: McpRequest, params: TaskParams) -> WireDocument:
         await self._tasks.cancel(params.task_id, self._who_calls())
         return {}
 
@@ -174,18 +174,18 @@ class TaskExtension(Extension):
 
     # What a task looks like
 
-    def _declared_by(self, ctx: Request) -> bool:
+    def _declared_by(self, ctx: McpRequest) -> bool:
         """By this very request: in the newer era each says what its client can do."""
         capabilities = ctx.session.client_capabilities
         declared = capabilities.extensions if capabilities is not None else None
-        return ctx.protocol_version in VERSIONS and self.identifier in (declared or {})
+        return ctx.protocol_version in TASK_VERSIONS and self.identifier in (declared or {})
 
     async def _view(self, run_id: str) -> TaskView:
         """As it is now: also if the orchestrator that had it has died."""
         (view,) = await self._tasks.wait([run_id], self._who_calls(), seconds=0)
         return view
 
-    async def _task(self, view: TaskView, status: str) -> Wire:
+    async def _task(self, view: TaskView, status: str) -> WireDocument:
         at, last = await self._last_event(view)
         if view.asks:
             said = _text(run_answer(view))
@@ -207,18 +207,13 @@ class TaskExtension(Extension):
 
     async def _last_event(self, view: TaskView) -> tuple[float, str]:
         """When something happened last, and what."""
-        rows = await self._tasks.store.select(
-            "SELECT at, kind, text FROM events WHERE run_id = ? ORDER BY seq DESC LIMIT 1",
-            view.run_id,
-        )
-        if not rows:
-            return view.created, ""
-        at, kind, text = rows[0]
-        line = event_line(kind, text)
-        return float(at), shortened(f"{view.agent} {line.label}: {line.text}")
+        for event in await self._tasks.store.events(view.run_id, limit=1, last=True):
+            line = event_line(event.kind, event.text)
+            return event.at, shortened(f"{view.agent} {line.label}: {line.text}")
+        return view.created, ""
 
 
-def _status(view: TaskView, ctx: Request) -> str:
+def _status(view: TaskView, ctx: McpRequest) -> str:
     """What the protocol calls it.
 
     A run that failed is a task that completed, with a result that is an error. A client that cannot
@@ -268,7 +263,7 @@ def _response(asked: Question | Approval, given: object) -> PersonsAnswer | Pers
     return None
 
 
-def _check_header(ctx: Request, task_id: str) -> None:
+def _check_header(ctx: McpRequest, task_id: str) -> None:
     """Over HTTP, what is between us and the client may have gone by the header."""
     headers = getattr(ctx.request, "headers", None) or {}
     named = headers.get(MCP_NAME_HEADER)
@@ -278,7 +273,7 @@ def _check_header(ctx: Request, task_id: str) -> None:
         )
 
 
-def _wire(model: BaseModel) -> Wire:
+def _wire(model: BaseModel) -> WireDocument:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 

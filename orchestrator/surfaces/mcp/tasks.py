@@ -23,12 +23,12 @@ from orchestrator.surfaces.mcp.answers import (
     RunAnswer,
     TasksAnswer,
     details,
+    errors_as_answers,
     listed,
     plain,
     run_answer,
     tasks_answer,
     tasks_table,
-    told,
 )
 from orchestrator.surfaces.mcp.arguments import (
     MAX_IDS,
@@ -41,12 +41,12 @@ from orchestrator.surfaces.mcp.arguments import (
     strict,
 )
 from orchestrator.surfaces.mcp.batch import Batch, BatchTask
-from orchestrator.surfaces.mcp.waiting import Reply, Waiting
+from orchestrator.surfaces.mcp.waiting import ToolReply, Waiting
 
-LOG_EVENTS = 200
+LOG_PAGE_EVENTS = 200
 """In one answer of get_logs."""
 
-LOG_CHARS = 60_000
+LOG_PAGE_CHARS = 60_000
 """Of their text, together; more is put aside in a file by some clients, unread."""
 
 MAX_LISTED = 200
@@ -80,7 +80,7 @@ def task_tools(service: Service, tasks: Tasks, waiting: Waiting, who_calls: WhoC
 def _several(
     service: Service, engine: Tasks, waiting: Waiting, who_calls: WhoCalls
 ) -> dict[str, Any]:
-    @told
+    @errors_as_answers
     async def run_subagents(
         tasks: Annotated[
             list[BatchTask], Field(description="What to run", min_length=1, max_length=MAX_IDS)
@@ -119,7 +119,7 @@ def _several(
             raise
         return [made[name].run_id for name in batch.names]
 
-    @told
+    @errors_as_answers
     async def wait_for_tasks(
         task_ids: Annotated[
             list[str] | str, Field(description="A list, or a text with blanks between")
@@ -137,7 +137,7 @@ def _several(
         found = await waiting.follow(wait, named_tasks(task_ids), until=until or "all")
         return found if isinstance(found, t.InputRequiredResult) else tasks_answer(found)
 
-    @told
+    @errors_as_answers
     async def get_all_tasks(
         status: Annotated[OptionalText, Field(description="One or more, with blanks")] = "",
         agent: Annotated[OptionalText, Field(description="Only tasks of this one")] = "",
@@ -161,14 +161,14 @@ def _several(
 
 
 def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
-    @told
+    @errors_as_answers
     async def get_task_details(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """Tell all that is known of a task: its result, what it waits for, what it was asked."""
         view = await tasks.view(task_id, who_calls())
         answer = run_answer(view)
         return t.CallToolResult(content=answer.content, structured_content=details(view))
 
-    @told
+    @errors_as_answers
     async def get_logs(
         run_id: TaskId,
         cursor: Annotated[
@@ -178,12 +178,12 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
     ) -> t.CallToolResult:
         """Tell what happened in a run, from a cursor on."""
         view = await tasks.view(run_id, who_calls())
-        events = await service.store.events(run_id, after=cursor or 0, limit=LOG_EVENTS + 1)
+        events = await service.store.events(run_id, after=cursor or 0, limit=LOG_PAGE_EVENTS + 1)
         shown: list[Event] = []
         chars = 0
-        for event in events[:LOG_EVENTS]:
+        for event in events[:LOG_PAGE_EVENTS]:
             chars += len(event.text)
-            if shown and chars > LOG_CHARS:
+            if shown and chars > LOG_PAGE_CHARS:
                 break
             shown.append(event)
         more = len(shown) < len(events)
@@ -198,7 +198,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         said = f"cursor {document['cursor']}{', and more' * more}"
         return plain(f"{line}\n({said})" if line else f"(nothing new, {said})", document)
 
-    @told
+    @errors_as_answers
     async def cancel_task(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """End a task; what it had done is kept."""
         view = await tasks.cancel(task_id, who_calls())
@@ -211,14 +211,14 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
 
 
 def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]:
-    async def go_on(ctx: Context[Any], run_id: str, wait: bool) -> Reply:
+    async def go_on(ctx: Context[Any], run_id: str, wait: bool) -> ToolReply:
         begun = await waiting.begin(ctx, who_calls())
         if not wait:
             begun.at_most(0)
         found = await waiting.follow(begun, begun.runs or [run_id])
         return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
 
-    @told
+    @errors_as_answers
     async def reply_subagent(
         run_id: TaskId,
         message_id: Annotated[str, Field(description="The question's")],
@@ -231,7 +231,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
             await tasks.reply(run_id, message_id, answer, who_calls())
         return await go_on(ctx, run_id, wait)
 
-    @told
+    @errors_as_answers
     async def resume_subagent_task(
         task_id: TaskId,
         ctx: Context[Any],

@@ -26,11 +26,11 @@ from orchestrator.domain.exchange import Question
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
-from orchestrator.engine.tasks.news import soon
+from orchestrator.engine.tasks.news import wait_for_news
 from orchestrator.engine.tasks.tasks import Tasks, TaskView, Until
 from orchestrator.errors import OrchestratorError, RunRefused
-from orchestrator.surfaces.event_lines import visible
-from orchestrator.surfaces.mcp.answers import LINE_CHARS, run_answer
+from orchestrator.surfaces.event_lines import LINE_CHARS, visible
+from orchestrator.surfaces.mcp.answers import run_answer
 from orchestrator.surfaces.mcp.client_window import window_seconds
 from orchestrator.surfaces.mcp.forms import PersonsAnswer, can_ask, question_form, question_words
 from orchestrator.surfaces.mcp.notices import is_modern
@@ -54,9 +54,9 @@ NOT_READY = (
 
 Call = Context[Any]
 
-Reply = t.CallToolResult | t.InputRequiredResult
+ToolReply = t.CallToolResult | t.InputRequiredResult
 
-Found = tuple[TaskView, ...] | t.InputRequiredResult
+Followed = tuple[TaskView, ...] | t.InputRequiredResult
 """Runs; or what a person has to be asked before the call comes again."""
 
 Start = Callable[[Listener], Awaitable[list[str]]]
@@ -120,7 +120,7 @@ class Waiting:
 
     async def run(
         self, ctx: Call, task: Task, *, background: bool = False, wish: Wish | None = None
-    ) -> Reply:
+    ) -> ToolReply:
         """Run a task: to its end if that comes soon enough."""
         wait = await self.begin(ctx, task.caller)
         if background:
@@ -132,7 +132,7 @@ class Waiting:
         found = await self.start_and_follow(wait, start)
         return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
 
-    async def start_and_follow(self, wait: Wait, start: Start) -> Found:
+    async def start_and_follow(self, wait: Wait, start: Start) -> Followed:
         """The same for runs that are started now, unless an earlier round has done it."""
         runs = list(wait.runs)
 
@@ -155,7 +155,7 @@ class Waiting:
         until: Until = "all",
         lines: Lines | None = None,
         first: Callable[[], Awaitable[None]] | None = None,
-    ) -> Found:
+    ) -> Followed:
         """What has become of runs: when they are settled, or when the time is up."""
 
         async def look() -> tuple[TaskView, ...]:
@@ -228,7 +228,7 @@ class Waiting:
                 view = await self._tasks.view(question.run_id)
                 if question.message_id not in {each.message_id for each in view.questions}:
                     break
-                await soon(changed)
+                await wait_for_news(changed)
         scope.cancel()
 
     async def _deliver(self, wait: Wait, run_id: str, message_id: str, response: object) -> None:

@@ -19,7 +19,7 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.store.runs import RunRecord, Store
 from orchestrator.surfaces.cli.main import main
-from orchestrator.surfaces.cli.runs import HEADINGS, runs_table
+from orchestrator.surfaces.cli.runs import RUN_HEADINGS, runs_table
 from tests.surfaces.conftest import Project
 
 TASK = Task(agent="echo", prompt="Say it\nagain", run_id="r1")
@@ -60,7 +60,7 @@ def test_a_run_can_be_looked_up_afterwards(
 
     assert run("runs") == 0
     heading, row = capsys.readouterr().out.splitlines()
-    assert heading.split() == list(HEADINGS)
+    assert heading.split() == list(RUN_HEADINGS)
     assert row.split()[:5] == [run_id, "echo", "main", "completed", "ok"]
     assert row.split()[-1] == "hello"
 

@@ -26,7 +26,7 @@ from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.settings import read_settings
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
-from orchestrator.surfaces.cli.answers import INPUT_CHARS, shown_input, span
+from orchestrator.surfaces.cli.answers import TERMINAL_INPUT_CHARS, shown_input, span
 from orchestrator.surfaces.cli.main import main
 from orchestrator.surfaces.cli.tasks import EXIT_NOT_ENDED, exit_code
 from tests.surfaces.conftest import Project
@@ -229,7 +229,7 @@ def test_the_exit_code_is_that_of_the_first_run_that_did_not_end_well() -> None:
 
 def test_an_input_that_is_too_long_says_how_much_is_missing() -> None:
     shown = shown_input({"command": "x" * 5000})
-    assert shown.endswith(f"… and {5000 + 15 - INPUT_CHARS} characters more (ask --json)")
+    assert shown.endswith(f"… and {5000 + 15 - TERMINAL_INPUT_CHARS} characters more (ask --json)")
     assert [span(seconds) for seconds in (-1, 59, 60, 7200, 86400)] == [
         *("0 s", "59 s", "1 min", "2 h", "1 d"),
     ]

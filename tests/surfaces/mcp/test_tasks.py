@@ -11,7 +11,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.shared.exceptions import MCPDeprecationWarning
 
-from orchestrator.app import LazyRuntime
+from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.surfaces.mcp import tasks as mcp_tasks
 from tests.surfaces.mcp.mcp_stage import ERAS, FOR_EVER, PATIENCE, call, http_server, on_stage, text
 from tests.surfaces.mcp.test_http import TOKEN_ENV, connected
