@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.surfaces.cli.options import AgentsDirOption, JsonOption, settings_for
+from orchestrator.surfaces.text import one_line, print_lines, shortened, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +42,10 @@ def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
     rows_of_text += [
         (broken.name, f"cannot be used: {_first(broken)}") for broken in catalog.broken
     ]
-    width = max((len(name) for name, _ in rows_of_text), default=0)
-    for name, text in sorted(rows_of_text):
-        _say(f"{name:<{width}}  {_one_line(text)}")
+    rows_of_text = [
+        (name, shortened(one_line(text), DESCRIPTION_CHARS)) for name, text in sorted(rows_of_text)
+    ]
+    print_lines(table(rows_of_text))
     if not rows_of_text:
         print("there are no agents yet")
 
@@ -63,11 +64,9 @@ def show(
         print(json.dumps(fields))
         return
     prompt = fields.pop("prompt")
-    width = max(map(len, fields))
-    for field, value in fields.items():
-        _say(f"{field:<{width}}  {_written(value)}")
+    print_lines(table([(field, _written(value)) for field, value in fields.items()]))
     if prompt:
-        _say(f"\n{prompt}")
+        print_lines(["", prompt])
 
 
 @agents_app.command()
@@ -80,8 +79,7 @@ def check(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
         said = {"ok": not problems, "agents": list(catalog.agents), "broken": _broken(catalog)}
         print(json.dumps(said))
     else:
-        for problem in problems:
-            _say(str(problem))
+        print_lines(map(str, problems))
         count = len(catalog.agents) + len(catalog.broken)
         agents = f"{count} agent{'' if count == 1 else 's'}"
         print(
@@ -143,7 +141,7 @@ def prompt(
 
     agents = _catalog(agents_dir).agents.values()
     section = prompt_section(agent for agent in agents if caller in agent.allowed_callers)
-    _say(section.rstrip("\n"))
+    print_lines([section.rstrip("\n")])
 
 
 def _catalog(agents_dir: Path | None) -> Catalog:
@@ -154,13 +152,6 @@ def _catalog(agents_dir: Path | None) -> Catalog:
     return load_catalog(settings_for(agents_dir).agents_dir, check_schema)
 
 
-def _say(text: str) -> None:
-    """A line on stdout: an agent.md may be a stranger's, and a terminal obeys some characters."""
-    from orchestrator.surfaces.event_lines import visible, write
-
-    write(visible(text), sys.stdout)
-
-
 def _broken(catalog: Catalog) -> list[object]:
     return [broken.model_dump(mode="json") for broken in catalog.broken]
 
@@ -168,11 +159,6 @@ def _broken(catalog: Catalog) -> list[object]:
 def _first(broken: BrokenAgent) -> str:
     problem = broken.problems[0]
     return f"{problem.field}: {problem.message}" if problem.field else problem.message
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= DESCRIPTION_CHARS else line[: DESCRIPTION_CHARS - 1] + "…"
 
 
 def _written(value: object) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.surfaces.cli.options import JsonOption, RunArgument
+from orchestrator.surfaces.text import print_lines, quoted, visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,6 @@ def show(
 
     from orchestrator.app import open_copies
     from orchestrator.settings import read_settings
-    from orchestrator.surfaces.event_lines import visible, write
 
     record = anyio.run(_record, run_id)
     if patch:
@@ -57,8 +57,7 @@ def show(
     if as_json:
         print(json.dumps(record.model_dump(mode="json")))
         return
-    for line in record_lines(record):
-        write(visible(line), sys.stdout)
+    print_lines(record_lines(record))
 
 
 def apply(
@@ -81,7 +80,6 @@ def apply(
 
     from orchestrator.app import open_copies
     from orchestrator.settings import read_settings
-    from orchestrator.surfaces.event_lines import visible, write
 
     copies = open_copies(read_settings())
     kept = _changes(copies, anyio.run(_record, run_id))
@@ -94,8 +92,7 @@ def apply(
     if applied.already:
         write(visible(f"nothing to do: {root} is like that already"), sys.stderr)
         return
-    for file in applied.files:
-        write(visible(changed_line(file)), sys.stdout)
+    print_lines(changed_line(file) for file in applied.files)
     for folder in applied.kept_folders:
         write(visible(f"kept {folder}, since something else is in it"), sys.stderr)
     done = "would be changed" if dry_run else "changed"
@@ -135,8 +132,6 @@ def counted(files: int) -> str:
 
 def changed_line(file: ChangedFile) -> str:
     """A sign and a path, as git has them."""
-    from orchestrator.surfaces.event_lines import quoted
-
     renamed = f"{quoted(file.old_path)} -> " if file.old_path else ""
     return f"{SIGNS[file.change]}  {renamed}{quoted(file.path)}"
 

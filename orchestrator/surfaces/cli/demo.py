@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from orchestrator.surfaces.cli.options import AgentsDirOption
+from orchestrator.surfaces.text import write
 
 if TYPE_CHECKING:
     from mcp import StdioServerParameters
@@ -34,7 +35,7 @@ def demo(*, agents_dir: AgentsDirOption = None) -> None:
     import anyio
 
     from orchestrator.settings import read_settings
-    from orchestrator.surfaces.event_lines import shown_events, write
+    from orchestrator.surfaces.event_lines import shown_events
 
     settings = read_settings(flags={"agents_dir": agents_dir and agents_dir.absolute()})
     scripted = settings.scripted or not any(getattr(settings, name) for name in CREDENTIAL_SETTINGS)

@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.surfaces.cli.options import JsonOption
 from orchestrator.surfaces.progress import shown_progress
+from orchestrator.surfaces.text import print_lines, table
 
 MEGABYTE = 1_000_000
 """As `docker images` counts."""
@@ -52,6 +53,7 @@ def list_(*, as_json: JsonOption = False) -> None:
         rows = [{**image.model_dump(), "current": image.tag in current} for image in images]
         print(json.dumps({"images": rows}))
         return
+    lines = []
     for image in images:
         made = datetime.fromtimestamp(image.created_seconds, UTC).strftime("%Y-%m-%d %H:%M")
         notes = [
@@ -60,7 +62,8 @@ def list_(*, as_json: JsonOption = False) -> None:
             if holds
         ]
         size = f"{image.size_bytes / MEGABYTE:.0f} MB"
-        print(f"{image.tag:<42} {made}  {size:>8}  {', '.join(notes)}".rstrip())
+        lines.append((image.tag, made, f"{size:>8}", ", ".join(notes)))
+    print_lines(table(lines))
 
 
 @images_app.command()

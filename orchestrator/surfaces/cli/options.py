@@ -1,7 +1,8 @@
-"""Options that several commands share, and the settings they lead to."""
+"""Options that several commands share, and what they lead to."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,3 +42,8 @@ def settings_for(agents_dir: Path | None) -> Settings:
             "example, --agents-dir names another"
         )
     return settings
+
+
+def print_either(as_json: bool, document: dict[str, object], text: str) -> None:
+    """What a command has done: for programs, or for people."""
+    print(json.dumps(document) if as_json else text)

@@ -325,7 +325,7 @@ def _image(settings: Settings) -> str:
 
 
 def _print_rows(rows: list[Row]) -> None:
-    from orchestrator.surfaces.event_lines import visible, write
+    from orchestrator.surfaces.text import visible, write
 
     width = max(len(row.heading) for row in rows)
     headings = [

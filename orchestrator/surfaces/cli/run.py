@@ -16,6 +16,7 @@ from orchestrator.surfaces.cli.options import (
     WorkspaceOption,
     settings_for,
 )
+from orchestrator.surfaces.text import visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +103,7 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
 
     from orchestrator.app import open_tasks
     from orchestrator.errors import OrchestratorError
-    from orchestrator.surfaces.cli.answers import Answers
+    from orchestrator.surfaces.cli.typed_answers import TypedAnswers
 
     began = time.time()
     caught = 0
@@ -117,7 +118,7 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
                 return  # a second one ends us at once
 
     async with open_tasks(settings) as (service, book), anyio.create_task_group() as tasks:
-        answers = Answers(book, task.run_id, lambda line: show(time.time() - began, "", line))
+        answers = TypedAnswers(book, task.run_id, lambda line: show(time.time() - began, "", line))
 
         def tell(event: Event) -> None:
             show(event.at - began, event.kind, event.text)
@@ -141,8 +142,6 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
 
 
 def _print_result(result: RunResult, *, as_json: bool) -> None:
-    from orchestrator.surfaces.event_lines import visible, write
-
     if as_json:
         print(json.dumps(result.model_dump(mode="json")))
         return
@@ -183,7 +182,6 @@ def summary(result: RunResult) -> str:
 
 def _more(result: RunResult) -> Iterator[str]:
     from orchestrator.surfaces.cli.changes import counted
-    from orchestrator.surfaces.event_lines import visible
 
     if result.denied_hosts:
         yield visible(f"refused: {', '.join(result.denied_hosts)}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.surfaces.cli.options import JsonOption, RunArgument
+from orchestrator.surfaces.text import one_line, print_lines, table
 
 if TYPE_CHECKING:
     from orchestrator.domain.events import Event
@@ -84,11 +85,8 @@ def runs(
     if not found:
         print("no run is like that" if status or agent else "nothing has run yet")
         return
-    from orchestrator.surfaces.event_lines import write
-
     width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else 160
-    for line in runs_table(found, now=time.time(), width=width):
-        write(line, sys.stdout)
+    print_lines(runs_table(found, now=time.time(), width=width))
 
 
 @runs_app.command()
@@ -241,17 +239,10 @@ async def _follow(run_id: str, follow: bool, show: Show | None) -> tuple[RunReco
 def runs_table(records: Sequence[RunRecord], *, now: float, width: int) -> Iterator[str]:
     """A heading and a line for each run; the prompt gets the room that is left."""
     rows = [RUN_HEADINGS, *(_row(record, now) for record in records)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(RUN_HEADINGS) - 1)]
-    left = max(MIN_PROMPT, width - sum(widths) - 2 * len(widths))
-    for row in rows:
-        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=False)]
-        prompt = row[-1] if len(row[-1]) <= left else row[-1][: left - 1] + "…"
-        yield "  ".join([*cells, prompt]).rstrip()
+    return table(rows, width=width, least=MIN_PROMPT)
 
 
 def _row(record: RunRecord, now: float) -> tuple[str, ...]:
-    from orchestrator.surfaces.event_lines import visible
-
     when = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
     seconds = (record.ended or now) - record.created
     cost = f"${record.result.cost_usd:.4f}" if record.result else ""
@@ -264,5 +255,5 @@ def _row(record: RunRecord, now: float) -> tuple[str, ...]:
         when,
         f"{seconds:.1f} s",
         cost,
-        " ".join(visible(record.prompt).split()),
+        one_line(record.prompt),
     )

@@ -16,7 +16,7 @@ from orchestrator.domain.exchange import Approval
 from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.engine.tasks.tasks import TaskView
 from orchestrator.errors import OrchestratorError
-from orchestrator.surfaces.event_lines import LINE_CHARS, quoted, shortened, visible
+from orchestrator.surfaces.text import LINE_CHARS, cut_json, one_line, quoted, shortened, visible
 
 NAMED_FILES = 20
 """Of what an agent changed, in the text of its result."""
@@ -178,12 +178,12 @@ def _standing(view: TaskView) -> Iterator[str]:
 
 
 def shown_input(call: Approval) -> dict[str, object]:
-    """What an agent wants to do. Nobody should approve what he has not seen: a cut is told."""
-    said = _json(call.input)
-    if len(said) <= MODEL_INPUT_CHARS:
+    """What an agent wants to do. A caller should approve nothing unseen: it is told of a cut."""
+    beginning, more = cut_json(call.input, MODEL_INPUT_CHARS)
+    if not more:
         return call.input
     where = "get_task_details shows all of it"
-    return {"beginning": said[:MODEL_INPUT_CHARS], "characters": len(said), "cut": where}
+    return {"beginning": beginning, "characters": len(beginning) + more, "cut": where}
 
 
 def _said(result: RunResult) -> str:
@@ -212,11 +212,11 @@ def _failure(result: RunResult) -> Iterator[str]:
 
 
 def _notes(result: RunResult) -> Iterator[str]:
-    """What whoever asked should know besides the answer."""
+    """What the caller should know besides the answer."""
     if result.changed_files:
         yield _of_changes(result)
     if result.denied_hosts:
-        yield f"It was not let to: {', '.join(result.denied_hosts)}."
+        yield f"It was refused: {', '.join(result.denied_hosts)}."
     if result.denied_tools:
         yield f"Tools it was denied: {', '.join(result.denied_tools)}."
     if result.failed_mcp_servers:
@@ -277,7 +277,7 @@ def _in_short(view: TaskView) -> Iterator[str]:
 def _row(view: TaskView) -> tuple[str, ...]:
     started = datetime.fromtimestamp(view.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
     seconds = (view.ended or time.time()) - view.created
-    prompt = " ".join(visible(view.prompt).split()).replace("|", "\\|")
+    prompt = one_line(view.prompt).replace("|", "\\|")
     cells = (view.run_id, view.status, view.agent, started, f"{seconds:.0f}")
     return (*cells, shortened(prompt, PROMPT_CHARS))
 

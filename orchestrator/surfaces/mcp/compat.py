@@ -20,7 +20,7 @@ from orchestrator.domain.result import RunStatus
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks, TaskView
 from orchestrator.errors import CallerError, RunRefused
-from orchestrator.surfaces.event_lines import plain_line, visible
+from orchestrator.surfaces.event_lines import plain_line
 from orchestrator.surfaces.mcp.answers import errors_as_answers, next_step, plain
 from orchestrator.surfaces.mcp.arguments import (
     OptionalText,
@@ -32,6 +32,7 @@ from orchestrator.surfaces.mcp.arguments import (
 )
 from orchestrator.surfaces.mcp.notices import McpRequest
 from orchestrator.surfaces.mcp.resources import LAST_EVENTS
+from orchestrator.surfaces.text import visible
 
 RUN = "run_subagent_"
 """Before the name of an agent. By itself, the tool that such calls go to, which nobody is shown."""

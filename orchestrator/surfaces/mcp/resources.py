@@ -14,10 +14,10 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallerError, OrchestratorError, RunNotFound
-from orchestrator.surfaces.event_lines import shortened, visible
 from orchestrator.surfaces.mcp.answers import details
 from orchestrator.surfaces.mcp.arguments import WhoCalls
 from orchestrator.surfaces.mcp.notices import MAX_WATCHED, McpRequest, RunNotices
+from orchestrator.surfaces.text import one_line, shortened
 
 RUN_URI = "orchestrator://runs/"
 
@@ -95,7 +95,7 @@ class RunResources:
         found = await self._tasks.list(self._who_calls(), limit=LISTED)
         resources: list[dict[str, object]] = []
         for view in found:
-            title = shortened(" ".join(visible(view.prompt).split()), TITLE_CHARS)
+            title = shortened(one_line(view.prompt), TITLE_CHARS)
             said = f"{view.agent}, {view.status}: {title}"
             uri = f"{RUN_URI}{view.run_id}"
             resources += [

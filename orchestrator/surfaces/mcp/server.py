@@ -19,7 +19,6 @@ from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import MountRefused
 from orchestrator.settings import Settings
-from orchestrator.surfaces.event_lines import quoted
 from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers, plain
 from orchestrator.surfaces.mcp.arguments import (
     OptionalFlag,
@@ -37,6 +36,7 @@ from orchestrator.surfaces.mcp.resources import RunResources
 from orchestrator.surfaces.mcp.task_extension import TaskExtension
 from orchestrator.surfaces.mcp.tasks import BIG, task_tools
 from orchestrator.surfaces.mcp.waiting import Waiting
+from orchestrator.surfaces.text import quoted
 from orchestrator.workspace.applying.apply import Applied
 
 INSTRUCTIONS = (

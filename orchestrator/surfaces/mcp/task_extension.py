@@ -27,7 +27,7 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, WAITING
 from orchestrator.engine.tasks.tasks import Tasks, TaskView
 from orchestrator.errors import OrchestratorError, RunNotFound, RunRefused
-from orchestrator.surfaces.event_lines import event_line, shortened
+from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers import run_answer
 from orchestrator.surfaces.mcp.arguments import OptionalFlag, WhoCalls
 from orchestrator.surfaces.mcp.forms import (
@@ -38,6 +38,7 @@ from orchestrator.surfaces.mcp.forms import (
     question_form,
 )
 from orchestrator.surfaces.mcp.notices import McpRequest
+from orchestrator.surfaces.text import shortened
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Self, TypeVar
 
 import anyio
@@ -29,11 +28,11 @@ from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.news import wait_for_news
 from orchestrator.engine.tasks.tasks import Tasks, TaskView, Until
 from orchestrator.errors import OrchestratorError, RunRefused
-from orchestrator.surfaces.event_lines import LINE_CHARS, visible
 from orchestrator.surfaces.mcp.answers import run_answer
 from orchestrator.surfaces.mcp.client_window import window_seconds
 from orchestrator.surfaces.mcp.forms import PersonsAnswer, can_ask, question_form, question_words
 from orchestrator.surfaces.mcp.notices import is_modern
+from orchestrator.surfaces.text import LINE_CHARS, visible
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ HEARTBEAT_SECONDS = 10.0
 """Between two words to a client that waits; clients give up on silent servers."""
 
 QUEUED_LINES = 1000
-"""Of progress; who does not keep up misses some, not the answer."""
+"""Of progress; a client that does not keep up misses some, not the answer."""
 
 START_SECONDS = 20.0
 """For a run to be accepted: every client waits for that long."""
@@ -75,15 +74,15 @@ class Round(Frozen):
 
 @dataclass
 class Wait:
-    """One call's."""
+    """How long one call waits, and for what."""
 
     ctx: Call
     caller: str
     deadline: float
     gives_up: float
-    """When its client does, however little we are to wait."""
+    """When its client does; later than the deadline if the caller wants to wait for less."""
     runs: tuple[str, ...] = ()
-    """Those that an earlier round of this call was about."""
+    """Those that the call has started, in this round or an earlier one."""
     declined: set[str] = field(default_factory=set)
     """Questions that the person will not answer."""
 
@@ -133,48 +132,40 @@ class Waiting:
         return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
 
     async def start_and_follow(self, wait: Wait, start: Start) -> Followed:
-        """The same for runs that are started now, unless an earlier round has done it."""
-        runs = list(wait.runs)
-
-        async def have() -> None:
-            if not runs:
-                runs.extend(await start(lines.add))
-
-        with Lines("it is being prepared") as lines:
+        """Start runs, unless an earlier round of the call has, and follow them."""
+        with ProgressLines("it is being prepared") as progress:
             try:
-                return await self.follow(wait, runs, lines=lines, first=have)
-            except anyio.get_cancelled_exc_class():  # who takes back a call takes back its runs
-                await self.end(runs, wait.caller)
+                if not wait.runs:
+                    await progress.during(wait.ctx, self._start(wait, start, progress.add))
+                return await self._follow(wait, wait.runs, "all", progress)
+            except anyio.get_cancelled_exc_class():  # a client that takes back a call ends its runs
+                await self.end(wait.runs, wait.caller)
                 raise
 
-    async def follow(
-        self,
-        wait: Wait,
-        runs: Sequence[str],
-        *,
-        until: Until = "all",
-        lines: Lines | None = None,
-        first: Callable[[], Awaitable[None]] | None = None,
-    ) -> Followed:
+    async def follow(self, wait: Wait, runs: Sequence[str], *, until: Until = "all") -> Followed:
         """What has become of runs: when they are settled, or when the time is up."""
+        with ProgressLines(f"waiting for {' '.join(runs)}") as progress:
+            return await self._follow(wait, runs, until, progress)
 
-        async def look() -> tuple[TaskView, ...]:
-            if first is not None:
-                with anyio.move_on_after(wait.gives_up - anyio.current_time()):
-                    await first()
-                if not runs:
-                    raise RunRefused(NOT_READY)
-            return await self._tasks.wait(runs, wait.caller, seconds=wait.left, until=until)
+    async def _start(self, wait: Wait, start: Start, listener: Listener) -> None:
+        """Have the runs of a call; RunRefused if they cannot begin before its client gives up."""
+        with anyio.move_on_after(wait.gives_up - anyio.current_time()):
+            wait.runs = tuple(await start(listener))
+        if not wait.runs:
+            raise RunRefused(NOT_READY)
 
-        with lines or Lines(f"waiting for {' '.join(runs)}") as shown:
-            while True:
-                views = await shown.during(wait.ctx, look)
-                question = await self._for_a_person(wait, views)
-                if question is None:
-                    return views
-                if is_modern(wait.ctx.request_context):
-                    return _to_be_asked(question, runs)
-                await shown.during(wait.ctx, partial(self._ask, wait, question))
+    async def _follow(
+        self, wait: Wait, runs: Sequence[str], until: Until, progress: ProgressLines
+    ) -> Followed:
+        while True:
+            settled = self._tasks.wait(runs, wait.caller, seconds=wait.left, until=until)
+            views = await progress.during(wait.ctx, settled)
+            question = await self._for_a_person(wait, views)
+            if question is None:
+                return views
+            if is_modern(wait.ctx.request_context):
+                return _to_be_asked(question, runs)
+            await progress.during(wait.ctx, self._ask(wait, question))
 
     async def end(self, runs: Sequence[str], caller: str) -> None:
         """Cancel runs, all at once, even if we are cancelled ourselves."""
@@ -208,7 +199,7 @@ class Waiting:
         return None
 
     async def _ask(self, wait: Wait, question: Question) -> None:
-        """Ask in the middle of the call, for as long as it may last and nobody else answers."""
+        """Ask in the middle of the call, until it must end or the question has its answer."""
         response: t.ElicitResult | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_answered, question, group.cancel_scope)
@@ -240,7 +231,7 @@ class Waiting:
             return
         try:
             await self._tasks.reply(run_id, message_id, answer, wait.caller)
-        except OrchestratorError as exc:  # somebody was faster, or the run has ended
+        except OrchestratorError as exc:  # answered elsewhere, or the run has ended
             log.info("a person's answer is not used: %s", exc)
 
 
@@ -252,8 +243,8 @@ def _to_be_asked(question: Question, runs: Sequence[str]) -> t.InputRequiredResu
     )
 
 
-class Lines:
-    """What is told of progress: the last line again if nothing happens."""
+class ProgressLines:
+    """What a client is told while its call lasts: the last line again if nothing happens."""
 
     def __init__(self, first: str = "") -> None:
         self._send, self._receive = anyio.create_memory_object_stream[str](QUEUED_LINES)
@@ -268,19 +259,19 @@ class Lines:
         self._receive.close()
 
     def add(self, event: Event) -> None:
-        """For a run that tells what happens, also when nobody listens any more."""
+        """Take note of an event of a run, which may outlast the call."""
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._send.send_nowait(f"{event.kind}: {visible(event.text)}"[:LINE_CHARS])
 
-    async def during(self, ctx: Call, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something, and say something to the client at least every few seconds."""
+    async def during(self, ctx: Call, work: Awaitable[T]) -> T:
+        """Wait for something, and tell the client a line at least every few seconds."""
         found: list[T] = []
         failed: OrchestratorError | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._report, ctx)
             try:
-                found.append(await work())
-            except OrchestratorError as exc:  # raised in here, it would arrive in a group
+                found.append(await work)
+            except OrchestratorError as exc:  # raised in here, it would come out in a group
                 failed = exc
             group.cancel_scope.cancel()
         if failed is not None:

@@ -166,7 +166,7 @@ async def test_waiting_for_any_of_several_tells_which_still_run(serve: Serve) ->
 
 
 async def test_a_log_is_read_piece_by_piece(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_tasks, "LOG_EVENTS", 2)
+    monkeypatch.setattr(mcp_tasks, "LOG_PAGE_EVENTS", 2)
     async with serve() as server:
         agent = server.agent("quick", {"text": "done"})
         run = await server.call("run_subagent", agent_name=agent, prompt="x")
