@@ -114,10 +114,10 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
 
     async with (
         open_orchestrator(settings) as service,
-        Tasks(service) as book,
+        Tasks(service) as runs,
         anyio.create_task_group() as tasks,
     ):
-        answers = Answers(book, task.run_id, lambda line: show(time.time() - began, "", line))
+        answers = Answers(runs.book, task.run_id, lambda line: show(time.time() - began, "", line))
 
         def tell(event: Event) -> None:
             show(event.at - began, event.kind, event.text)
@@ -126,7 +126,7 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
         tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
         tasks.start_soon(answers.read)
         try:
-            outcome = await book.run(task, tell)
+            outcome = await runs.run(task, tell)
         except OrchestratorError as exc:  # raised in here, it would arrive in a group
             outcome = exc
         finally:

@@ -145,7 +145,7 @@ def _several(
         ] = None,
     ) -> t.CallToolResult:
         """List your tasks, the newest first."""
-        found = await engine.list(
+        found = await engine.book.list(
             who_calls(), statuses=_statuses(status), agent=agent, limit=limit or 20
         )
         return plain(
@@ -164,7 +164,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
     @told
     async def get_task_details(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """Tell all that is known of a task: its result, what it waits for, what it was asked."""
-        view = await tasks.view(task_id, who_calls())
+        view = await tasks.book.view(task_id, who_calls())
         answer = run_answer(view)
         return t.CallToolResult(content=answer.content, structured_content=details(view))
 
@@ -177,7 +177,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         ] = None,
     ) -> t.CallToolResult:
         """Tell what happened in a run, from a cursor on."""
-        view = await tasks.view(run_id, who_calls())
+        view = await tasks.book.view(run_id, who_calls())
         events = await service.store.events(run_id, after=cursor or 0, limit=LOG_EVENTS + 1)
         shown: list[Event] = []
         chars = 0
@@ -228,7 +228,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
     ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
         """Answer a question of a subagent."""
         if ctx.request_state is None:
-            await tasks.reply(run_id, message_id, answer, who_calls())
+            await tasks.book.reply(run_id, message_id, answer, who_calls())
         return await go_on(ctx, run_id, wait)
 
     @told
@@ -261,7 +261,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
             )
         heard = task_id
         if approved or reject or approve_all or reject_all:
-            await tasks.decide(
+            await tasks.book.decide(
                 task_id,
                 who_calls(),
                 approve=list(dict.fromkeys(approved)),
@@ -273,7 +273,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
             )
         elif not input:
             raise CallerError("there is nothing to do; give approve, reject, or input")
-        elif (await tasks.view(task_id, who_calls())).approvals:
+        elif (await tasks.book.view(task_id, who_calls())).approvals:
             raise RunRefused(
                 f"run {task_id} waits for tool calls to be approved; decide them, and give input "
                 "with a rejection or afterwards"

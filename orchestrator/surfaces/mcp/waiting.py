@@ -27,7 +27,8 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.news import soon
-from orchestrator.engine.tasks.tasks import Tasks, TaskView, Until
+from orchestrator.engine.tasks.task_book import TaskView, Until
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OrchestratorError, RunRefused
 from orchestrator.surfaces.event_lines import visible
 from orchestrator.surfaces.mcp.answers import LINE_CHARS, run_answer
@@ -164,7 +165,7 @@ class Waiting:
                     await first()
                 if not runs:
                     raise RunRefused(NOT_READY)
-            return await self._tasks.wait(runs, wait.caller, seconds=wait.left, until=until)
+            return await self._tasks.book.wait(runs, wait.caller, seconds=wait.left, until=until)
 
         with lines or Lines(f"waiting for {' '.join(runs)}") as shown:
             while True:
@@ -225,7 +226,7 @@ class Waiting:
         with suppress(OrchestratorError):
             while True:
                 changed = self._service.news.next()
-                view = await self._tasks.view(question.run_id)
+                view = await self._tasks.book.view(question.run_id)
                 if question.message_id not in {each.message_id for each in view.questions}:
                     break
                 await soon(changed)
@@ -239,7 +240,7 @@ class Waiting:
             wait.declined.add(message_id)
             return
         try:
-            await self._tasks.reply(run_id, message_id, answer, wait.caller)
+            await self._tasks.book.reply(run_id, message_id, answer, wait.caller)
         except OrchestratorError as exc:  # somebody was faster, or the run has ended
             log.info("a person's answer is not used: %s", exc)
 
