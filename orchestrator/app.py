@@ -23,7 +23,7 @@ from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.spares.pool import Pool
 from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
-from orchestrator.engine.staging import Staging
+from orchestrator.engine.staging import Gateway, Planner, Staging
 from orchestrator.engine.tasks.lost import settle_lost
 from orchestrator.engine.tasks.retention import Retention, keep_of, kept_tidy
 from orchestrator.engine.tasks.tasks import Tasks
@@ -67,24 +67,27 @@ async def open_orchestrator(
             )
             async with open_model_service(settings) as models, sessions, pool, tidied:
                 credential = credential_of(settings)
+                memory = Memory(settings.agents_dir, settings.state_dir / "memory")
                 staging = Staging(
+                    planner=Planner(
+                        engine=runtime,
+                        environ=variables,
+                        copies=copies,
+                        secret_store=SecretStore(
+                            settings.secrets_file,
+                            secret_environment(),
+                            stand_in=SCRIPTED_SECRET if settings.scripted else "",
+                        ),
+                        memory=memory,
+                        ca_certificates=_ca_certificates(variables),
+                    ),
                     runtime=runtime,
-                    models=models,
-                    image=runtime.agent_image,
-                    image_id=runtime.image_id,
-                    environ=variables,
-                    copies=copies,
-                    dialer=Dialer(environ=variables),
-                    secret_store=SecretStore(
-                        settings.secrets_file,
-                        secret_environment(),
-                        stand_in=SCRIPTED_SECRET if settings.scripted else "",
+                    gateway=Gateway(
+                        models, Dialer(environ=variables), lambda agent: _script(settings, agent)
                     ),
                     sessions=sessions,
                     pool=pool,
-                    memory=Memory(settings.agents_dir, settings.state_dir / "memory"),
-                    ca_certificates=_ca_certificates(variables),
-                    script_of=lambda agent: _script(settings, agent),
+                    memory=memory,
                 )
                 yield Service(
                     agents=AgentsDir(settings.agents_dir, output.check_schema),

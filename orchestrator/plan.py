@@ -31,15 +31,20 @@ from orchestrator.workspace.copies import COLLECT_SECONDS
 
 SHM_BYTES = 64 * MIB
 
-GRACE_SECONDS = 60.0
+OUTLIVE_SECONDS = 60.0
 """What the container outlives the run's own deadline by: the warden's clock is the last resort."""
-
 
 WAITING_SECONDS = 3600.0
 """What a spare's container may wait for a run besides."""
 
 KEPT_SECONDS = 30 * 86400.0
 """The same for a container that stays between calls; it is stopped long before."""
+
+STAND_IN_TOKEN = "<a token for one run>"  # noqa: S105 what is shown in its place
+"""In a plan that no run has begun yet: each container gets a random token for the model."""
+
+STAND_IN_CONVERSATION = "00000000-0000-0000-0000-000000000000"
+"""The same for the id of a session's conversation, which the CLI wants to be a UUID."""
 
 TMP = "/tmp"  # noqa: S108 inside the container
 
@@ -158,7 +163,7 @@ def _lifetime(agent: AgentSpec, timeout: float) -> float:
     waiting += COLLECT_SECONDS if agent.workspace.mode == "copy" else 0.0
     # Of the agent's time, not of the task's: spares are made before anybody asks for less.
     mine = agent.timeout_ms / 1000 if agent.warm else timeout
-    return min(KEPT_SECONDS, mine + waiting + GRACE_SECONDS)
+    return min(KEPT_SECONDS, mine + waiting + OUTLIVE_SECONDS)
 
 
 def _told(agent: AgentSpec) -> AgentSpec:

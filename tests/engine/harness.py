@@ -20,7 +20,7 @@ from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.spares.pool import Pool
 from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
-from orchestrator.engine.staging import Staging
+from orchestrator.engine.staging import Gateway, Planner, Staging
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.model.service import ModelService
@@ -29,6 +29,20 @@ from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionRows
 
 Steps = Sequence[dict[str, object]]
+
+
+class _Engine:
+    """EngineLookup on a runtime that is open, with an image that is there."""
+
+    def __init__(self, runtime: Runtime, image: str) -> None:
+        self._image = image
+        self.seccomp_profile = runtime.seccomp_profile
+
+    async def agent_image(self) -> str:
+        return self._image
+
+    async def image_id(self, image: str) -> str:
+        return ""
 
 
 class Harness:
@@ -59,22 +73,21 @@ class Harness:
         (self._agents / "worker" / "agent.md").write_text(text)
         model = ScriptedModel(Script.model_validate({"steps": list(steps), "each_task": each_task}))
 
-        async def image() -> str:
-            return self._image
-
+        memory = Memory(self._agents, self._folder / "memory")
         staging = Staging(
+            planner=Planner(
+                engine=_Engine(self._runtime, self._image),
+                environ=self.environ,
+                copies=self.copies,
+                secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
+                memory=memory,
+                ca_certificates=self.ca_certificates,
+            ),
             runtime=self._runtime,
-            models=ModelService(None),
-            image=image,
-            environ=self.environ,
-            copies=self.copies,
-            dialer=self.dialer,
-            secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
+            gateway=Gateway(ModelService(None), self.dialer, lambda _: model.upstream()),
             sessions=self.sessions,
             pool=self.pool,
-            memory=Memory(self._agents, self._folder / "memory"),
-            ca_certificates=self.ca_certificates,
-            script_of=lambda _: model.upstream(),
+            memory=memory,
         )
         return Service(
             agents=AgentsDir(self._agents, output.check_schema),

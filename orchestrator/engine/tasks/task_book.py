@@ -276,9 +276,7 @@ class TaskBook:
     async def tell(self, run_id: str, text: str, caller: str | None) -> bool:
         """Tell an agent something in the middle of its work; False if its run has ended."""
         await self._record(run_id, caller)
-        told = await self._exchanges.order(run_id, "say", text)
-        await self._carry_out_orders()
-        return told
+        return await self._exchanges.order(run_id, "say", text)
 
     async def follow_up(self, run_id: str, text: str, caller: str | None) -> Task:
         """The task that goes on where an ended run stopped; RunRefused if that is nowhere."""
@@ -305,8 +303,11 @@ class TaskBook:
     ) -> TaskView:
         """End a task, and see it end, unless that takes longer: it ends all the same."""
         await self._record(run_id, caller)
-        if not self._end(run_id):
-            await self._exchanges.order(run_id, "cancel")
+        await self._exchanges.order(run_id, "cancel")
+        return await self.until_ended(run_id, caller, seconds=seconds)
+
+    async def until_ended(self, run_id: str, caller: str | None, *, seconds: float) -> TaskView:
+        """The task as soon as it has ended, or when the time is over."""
         deadline = anyio.current_time() + seconds
         while True:
             changed = self._news.next()
@@ -327,13 +328,6 @@ class TaskBook:
         """The same, unless it was done a moment ago."""
         if anyio.current_time() - self._settled > LOST_SECONDS:
             await self.settle()
-
-    def _end(self, run_id: str) -> bool:  # noqa: ARG002 see Tasks
-        """End a run whose wire is ours; False if it is not."""
-        return False
-
-    async def _carry_out_orders(self) -> None:
-        """Only who holds a run's wire can; see Tasks."""
 
     async def _record(self, run_id: str, caller: str | None) -> RunRecord:
         record = await self.store.run(run_id)

@@ -117,8 +117,10 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
                 scope.cancel()
                 return  # a second one ends us at once
 
-    async with open_tasks(settings) as (service, book), anyio.create_task_group() as tasks:
-        answers = TypedAnswers(book, task.run_id, lambda line: show(time.time() - began, "", line))
+    async with open_tasks(settings) as (service, runs), anyio.create_task_group() as tasks:
+        answers = TypedAnswers(
+            runs.book, task.run_id, lambda line: show(time.time() - began, "", line)
+        )
 
         def tell(event: Event) -> None:
             show(event.at - began, event.kind, event.text)
@@ -127,7 +129,7 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
         tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
         tasks.start_soon(answers.read)
         try:
-            outcome = await book.run(task, tell)
+            outcome = await runs.run(task, tell)
         except OrchestratorError as exc:  # raised in here, it would arrive in a group
             outcome = exc
         finally:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from orchestrator.domain.exchange import Approval
 from orchestrator.domain.result import FINAL, RunResult
-from orchestrator.engine.tasks.tasks import TaskView
+from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.errors import OrchestratorError
 from orchestrator.surfaces.text import LINE_CHARS, cut_json, one_line, quoted, shortened, visible
 

@@ -18,7 +18,8 @@ from pydantic import Field
 from orchestrator.domain.exchange import Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.service import Service
-from orchestrator.engine.tasks.tasks import Tasks, TaskView
+from orchestrator.engine.tasks.task_book import TaskView
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallerError, RunRefused
 from orchestrator.surfaces.event_lines import plain_line
 from orchestrator.surfaces.mcp.answers import errors_as_answers, next_step, plain
@@ -118,7 +119,7 @@ class Compatibility:
         @errors_as_answers
         async def check_status(runId: str) -> t.CallToolResult:  # noqa: N803 as it is called there
             """Tell the status of a run, and what it asks."""
-            view = await self._tasks.view(runId, self._who_calls())
+            view = await self._tasks.book.view(runId, self._who_calls())
             result = view.result
             lines = [
                 f"Run ID: {view.run_id}",
@@ -142,7 +143,7 @@ class Compatibility:
         @errors_as_answers
         async def get_subagent_logs(runId: str) -> t.CallToolResult:  # noqa: N803 the same
             """Tell what happened in a run."""
-            view = await self._tasks.view(runId, self._who_calls())
+            view = await self._tasks.book.view(runId, self._who_calls())
             events = await self._service.store.events(runId, limit=LAST_EVENTS, last=True)
             lines = [plain_line(each.at - view.created, each.kind, each.text) for each in events]
             return plain("\n".join(lines))
@@ -153,7 +154,7 @@ class Compatibility:
         @errors_as_answers
         async def check_message_status(runId: str, messageId: str) -> t.CallToolResult:  # noqa: N803 the same
             """Tell what has become of a question."""
-            await self._tasks.view(runId, self._who_calls())
+            await self._tasks.book.view(runId, self._who_calls())
             question = await self._service.exchanges.question(runId, messageId)
             if question is None:
                 raise RunRefused(f"run {runId} has asked no question {messageId!r}")
@@ -175,8 +176,8 @@ class Compatibility:
             run, message, caller = runId or run_id, messageId or message_id, self._who_calls()
             if not (run and message):
                 raise CallerError("runId and messageId are needed: which question is it?")
-            await self._tasks.reply(run, message, answer, caller)
-            view = await self._tasks.view(run, caller)
+            await self._tasks.book.reply(run, message, answer, caller)
+            view = await self._tasks.book.view(run, caller)
             said = "Reply successfully recorded."
             metadata = await self._metadata(view)
             return plain(said, {"success": True, "message": said, "updatedMetadata": metadata})
@@ -191,7 +192,7 @@ class Compatibility:
             summary: OptionalText = "",  # noqa: ARG001 there is no place for it
         ) -> t.CallToolResult:
             """Tell the status of a run that is what it is told to be; refuse any other."""
-            view = await self._tasks.view(runId, self._who_calls())
+            view = await self._tasks.book.view(runId, self._who_calls())
             now = _status(view)
             if now != ("success" if status == "completed" else status):
                 raise RunRefused(

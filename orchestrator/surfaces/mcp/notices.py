@@ -130,7 +130,8 @@ class RunNotices:
     async def _changed(self, run_of: Callable[[str], str]) -> list[str]:
         """The watched resources whose run is not as it was at the last look."""
         watched = set(self._listened).union(*self._subscribed.values())
-        versions = await self._tasks.versions({run_of(uri) for uri in watched}) if watched else {}
+        runs = {run_of(uri) for uri in watched}
+        versions = await self._tasks.book.versions(runs) if runs else {}
         before = self._seen
         self._seen = {uri: versions.get(run_of(uri)) for uri in watched}
         return [uri for uri, now in self._seen.items() if before.get(uri, now) != now]

@@ -50,7 +50,7 @@ class RunResources:
         async def run(run_id: str) -> str:
             """A run: its status, what it waits for, its result."""
             try:
-                view = await self._tasks.view(run_id, self._who_calls())
+                view = await self._tasks.book.view(run_id, self._who_calls())
             except RunNotFound as exc:
                 raise ResourceNotFoundError(str(exc)) from exc
             return json.dumps(details(view), ensure_ascii=False)
@@ -59,7 +59,7 @@ class RunResources:
         async def run_logs(run_id: str) -> str:
             """What happened in a run, an event on each line."""
             try:
-                await self._tasks.view(run_id, self._who_calls())
+                await self._tasks.book.view(run_id, self._who_calls())
             except RunNotFound as exc:
                 raise ResourceNotFoundError(str(exc)) from exc
             events = await self._service.store.events(run_id, limit=LAST_EVENTS, last=True)
@@ -92,7 +92,7 @@ class RunResources:
         await self._notices.watch(run_of)
 
     async def _listed(self) -> list[dict[str, object]]:
-        found = await self._tasks.list(self._who_calls(), limit=LISTED)
+        found = await self._tasks.book.list(self._who_calls(), limit=LISTED)
         resources: list[dict[str, object]] = []
         for view in found:
             title = shortened(one_line(view.prompt), TITLE_CHARS)
@@ -114,7 +114,7 @@ class RunResources:
             if len(uris) > MAX_WATCHED:
                 raise CallerError(f"not more than {MAX_WATCHED} resources can be watched at once")
             for uri in uris:
-                await self._tasks.view(run_of(uri), self._who_calls())
+                await self._tasks.book.view(run_of(uri), self._who_calls())
         except OrchestratorError as exc:
             raise MCPError(code=t.INVALID_PARAMS, message=str(exc)) from exc
 

@@ -25,7 +25,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, WAITING
-from orchestrator.engine.tasks.tasks import Tasks, TaskView
+from orchestrator.engine.tasks.task_book import TaskView
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OrchestratorError, RunNotFound, RunRefused
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers import run_answer
@@ -163,9 +164,9 @@ class TaskExtension(Extension):
     ) -> None:
         caller = self._who_calls()
         if isinstance(asked, Question) and isinstance(response, PersonsAnswer):
-            await self._tasks.reply(asked.run_id, asked.message_id, response.answer, caller)
+            await self._tasks.book.reply(asked.run_id, asked.message_id, response.answer, caller)
         elif isinstance(asked, Approval) and isinstance(response, PersonsDecision):
-            await self._tasks.decide(
+            await self._tasks.book.decide(
                 asked.run_id,
                 caller,
                 approve=[asked.call_id] if response.approve else [],
@@ -183,7 +184,7 @@ class TaskExtension(Extension):
 
     async def _view(self, run_id: str) -> TaskView:
         """As it is now: also if the orchestrator that had it has died."""
-        (view,) = await self._tasks.wait([run_id], self._who_calls(), seconds=0)
+        (view,) = await self._tasks.book.wait([run_id], self._who_calls(), seconds=0)
         return view
 
     async def _task(self, view: TaskView, status: str) -> WireDocument:
@@ -208,7 +209,7 @@ class TaskExtension(Extension):
 
     async def _last_event(self, view: TaskView) -> tuple[float, str]:
         """When something happened last, and what."""
-        for event in await self._tasks.store.events(view.run_id, limit=1, last=True):
+        for event in await self._tasks.book.store.events(view.run_id, limit=1, last=True):
             line = event_line(event.kind, event.text)
             return event.at, shortened(f"{view.agent} {line.label}: {line.text}")
         return view.created, ""

@@ -147,7 +147,9 @@ def _several(
     ) -> t.CallToolResult:
         """List your tasks, the newest first."""
         statuses = named_statuses(status.replace(",", " ").split())
-        found = await engine.list(who_calls(), statuses=statuses, agent=agent, limit=limit or 20)
+        found = await engine.book.list(
+            who_calls(), statuses=statuses, agent=agent, limit=limit or 20
+        )
         return plain(
             tasks_table(found) if found else "There are no such tasks.",
             {"tasks": [listed(view) for view in found]},
@@ -164,7 +166,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
     @errors_as_answers
     async def get_task_details(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """Tell all that is known of a task: its result, what it waits for, what it was asked."""
-        view = await tasks.view(task_id, who_calls())
+        view = await tasks.book.view(task_id, who_calls())
         answer = run_answer(view)
         return t.CallToolResult(content=answer.content, structured_content=details(view))
 
@@ -177,7 +179,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         ] = None,
     ) -> t.CallToolResult:
         """Tell what happened in a run, from a cursor on."""
-        view = await tasks.view(run_id, who_calls())
+        view = await tasks.book.view(run_id, who_calls())
         events = await service.store.events(run_id, after=cursor or 0, limit=LOG_PAGE_EVENTS + 1)
         shown: list[Event] = []
         chars = 0
@@ -228,7 +230,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
     ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
         """Answer a question of a subagent."""
         if ctx.request_state is None:
-            await tasks.reply(run_id, message_id, answer, who_calls())
+            await tasks.book.reply(run_id, message_id, answer, who_calls())
         return await go_on(ctx, run_id, wait)
 
     @errors_as_answers
@@ -261,7 +263,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
             )
         heard = task_id
         if approved or reject or approve_all or reject_all:
-            await tasks.decide(
+            await tasks.book.decide(
                 task_id,
                 who_calls(),
                 approve=list(dict.fromkeys(approved)),
@@ -273,7 +275,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
             )
         elif not input:
             raise CallerError("there is nothing to do; give approve, reject, or input")
-        elif (await tasks.view(task_id, who_calls())).approvals:
+        elif (await tasks.book.view(task_id, who_calls())).approvals:
             raise RunRefused(
                 f"run {task_id} waits for tool calls to be approved; decide them, and give input "
                 "with a rejection or afterwards"

@@ -26,7 +26,8 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.news import wait_for_news
-from orchestrator.engine.tasks.tasks import Tasks, TaskView, Until
+from orchestrator.engine.tasks.task_book import TaskView, Until
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OrchestratorError, RunRefused
 from orchestrator.surfaces.mcp.answers import run_answer
 from orchestrator.surfaces.mcp.client_window import window_seconds
@@ -158,7 +159,7 @@ class Waiting:
         self, wait: Wait, runs: Sequence[str], until: Until, progress: ProgressLines
     ) -> Followed:
         while True:
-            settled = self._tasks.wait(runs, wait.caller, seconds=wait.left, until=until)
+            settled = self._tasks.book.wait(runs, wait.caller, seconds=wait.left, until=until)
             views = await progress.during(wait.ctx, settled)
             question = await self._for_a_person(wait, views)
             if question is None:
@@ -216,7 +217,7 @@ class Waiting:
         with suppress(OrchestratorError):
             while True:
                 changed = self._service.news.next()
-                view = await self._tasks.view(question.run_id)
+                view = await self._tasks.book.view(question.run_id)
                 if question.message_id not in {each.message_id for each in view.questions}:
                     break
                 await wait_for_news(changed)
@@ -230,7 +231,7 @@ class Waiting:
             wait.declined.add(message_id)
             return
         try:
-            await self._tasks.reply(run_id, message_id, answer, wait.caller)
+            await self._tasks.book.reply(run_id, message_id, answer, wait.caller)
         except OrchestratorError as exc:  # answered elsewhere, or the run has ended
             log.info("a person's answer is not used: %s", exc)
 

@@ -9,7 +9,7 @@ import mcp.types as t
 import pytest
 
 from orchestrator.domain.exchange import Approval
-from orchestrator.engine.tasks.tasks import TaskView
+from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.surfaces.mcp.answers import details, document, run_answer
 from tests.surfaces.mcp.mcp_stage import ERAS, PATIENCE, call, text
 from tests.surfaces.task_stage import ASKS, Document, Serve, bash
