@@ -105,7 +105,7 @@ STATEMENT = re.compile(
     r"\s*(SELECT\s|INSERT\s+(OR\s+\w+\s+)?INTO\s|UPDATE\s+\w+\s+SET\s|DELETE\s+FROM\s|WITH\s+\w+"
     r"|(CREATE|ALTER|DROP)\s+(TABLE|INDEX|VIEW)\s|PRAGMA\s|VACUUM\b|BEGIN\b)"
 )
-"""How a statement of SQL begins; nothing else of ours is in capitals."""
+"""How a statement of SQL begins."""
 
 SQL_ELSEWHERE = {"engine/tasks/retention.py"}
 """Modules outside of store/ that still talk to the database by themselves."""
@@ -131,7 +131,11 @@ def sql_in(source: str) -> list[int]:
         node.lineno
         for node in ast.walk(ast.parse(source))
         if (isinstance(node, ast.Constant) and STATEMENT.match(str(node.value)))
-        or (isinstance(node, ast.Call) and called(node) in ("execute", "executemany", "select"))
+        or (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("execute", "executemany", "executescript", "select")
+        )
     )
 
 
