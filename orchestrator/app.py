@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
 
 from orchestrator import output
-from orchestrator.catalog import AgentsDir
+from orchestrator.catalog import AgentsDir, load_catalog
 from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.owner import Owner
 from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions.memory import Memory
@@ -23,17 +25,18 @@ from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.spares.pool import Pool
 from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
-from orchestrator.engine.staging import Gateway, Planner, Staging
+from orchestrator.engine.staging import EngineLookup, Gateway, Planner, Staging
 from orchestrator.engine.tasks.lost import settle_lost
 from orchestrator.engine.tasks.retention import Retention, keep_of, kept_tidy
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import OperatorError
+from orchestrator.errors import EngineUnreachable, ImageMissing, OperatorError
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.credential import credential_of
 from orchestrator.gateway.model.scripted import ScriptedModel, load_script
 from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.secrets.secret_store import SecretStore
+from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
 from orchestrator.settings import Settings, environment, secret_environment
 from orchestrator.state import open_store
 from orchestrator.store.session_rows import SessionRows
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 
 SCRIPTED_SECRET = "a-script-plays-the-model"  # noqa: S105 it is none
 """Instead of a secret that nobody has given, where no real model could use it."""
+
+NO_ENGINE = "the agent image (no engine answers)"
+NOT_BUILT = "the agent image (not built yet; `orchestrator images build`)"
 
 
 @asynccontextmanager
@@ -67,27 +73,14 @@ async def open_orchestrator(
             )
             async with open_model_service(settings) as models, sessions, pool, tidied:
                 credential = credential_of(settings)
-                memory = Memory(settings.agents_dir, settings.state_dir / "memory")
                 staging = Staging(
-                    planner=Planner(
-                        engine=runtime,
-                        environ=variables,
-                        copies=copies,
-                        secret_store=SecretStore(
-                            settings.secrets_file,
-                            secret_environment(),
-                            stand_in=SCRIPTED_SECRET if settings.scripted else "",
-                        ),
-                        memory=memory,
-                        ca_certificates=_ca_certificates(variables),
-                    ),
+                    planner=_planner(settings, runtime, variables, _ca_certificates(variables)),
                     runtime=runtime,
                     gateway=Gateway(
                         models, Dialer(environ=variables), lambda agent: _script(settings, agent)
                     ),
                     sessions=sessions,
                     pool=pool,
-                    memory=memory,
                 )
                 yield Service(
                     agents=AgentsDir(settings.agents_dir, output.check_schema),
@@ -109,6 +102,97 @@ async def open_tasks(settings: Settings) -> AsyncIterator[tuple[Service, Tasks]]
     """An orchestrator, and the runs that go on in it by themselves."""
     async with open_orchestrator(settings) as service, Tasks(service) as tasks:
         yield service, tasks
+
+
+class ShownPlan(NamedTuple):
+    """What a run would launch, with stand-ins for all values that are the run's or secret."""
+
+    plan: Plan
+    labels: Mapping[str, str]
+    """Of its container."""
+    unset: tuple[str, ...]
+    """Variables that agent.md names and that are not set: a run would fail."""
+
+
+async def show_plan(settings: Settings, agent_name: str, workspace: Path | None) -> ShownPlan:
+    """What a run would launch, by the planner that runs have. Needs no engine, makes nothing, and
+    asks for no secret.
+    """
+    environ = environment()
+    agent = load_catalog(settings.agents_dir, output.check_schema).agent(agent_name)
+    task = Task(
+        agent=agent_name,
+        prompt="(the task)",
+        workspace=workspace,
+        caller=settings.caller,
+        run_id=STAND_IN_RUN,
+    )
+    shown, unset = shown_variables(agent, frozenset(environ))
+    engine = await anyio.to_thread.run_sync(_engine_as_found, settings)
+    planner = _planner(settings, engine, shown, _ca_certificates(environ))
+    prepared = await planner.prepare(agent, task, really=False)
+    policy = mount_policy(settings, engine.address)  # which a runtime applies to what it makes
+    container = policy.checked(prepared.plan.container).spec
+    plan = prepared.plan.model_copy(update={"container": container})
+    return ShownPlan(plan, prepared.labels, unset)
+
+
+@dataclass(frozen=True)
+class _EngineAsFound:
+    """EngineLookup (engine/staging.py) for a plan that is only shown: nothing is built."""
+
+    address: str
+    image: str
+    seccomp: str | None
+
+    async def agent_image(self) -> str:
+        return self.image
+
+    async def image_id(self, image: str) -> str:  # noqa: ARG002 no spare is made of it
+        return ""
+
+    async def seccomp_profile(self) -> str | None:
+        return self.seccomp
+
+
+def _engine_as_found(settings: Settings) -> _EngineAsFound:
+    """What the engine says, or stand-ins if none answers. Blocks."""
+    from orchestrator.containers.docker.engine import connect
+    from orchestrator.containers.docker.runtime import profile_for
+    from orchestrator.containers.images.agent_image import find_agent_image
+    from orchestrator.containers.seccomp import profile
+
+    try:
+        engine = connect(settings)
+    except EngineUnreachable:
+        image = settings.agent_image or NO_ENGINE
+        return _EngineAsFound(settings.engine_candidates[0], image, profile())
+    try:
+        with engine.translated():
+            seccomp = profile_for(engine.api.info())
+        image = settings.agent_image or find_agent_image(engine, settings)
+        return _EngineAsFound(engine.address, image, seccomp)
+    except ImageMissing:
+        return _EngineAsFound(engine.address, NOT_BUILT, seccomp)
+    finally:
+        engine.close()
+
+
+def _planner(
+    settings: Settings, engine: EngineLookup, environ: Mapping[str, str], ca_certificates: str
+) -> Planner:
+    return Planner(
+        engine=engine,
+        environ=environ,
+        copies=open_copies(settings),
+        secret_store=SecretStore(
+            settings.secrets_file,
+            secret_environment(),
+            stand_in=SCRIPTED_SECRET if settings.scripted else "",
+        ),
+        memory=Memory(settings.agents_dir, settings.state_dir / "memory"),
+        ca_certificates=ca_certificates,
+    )
 
 
 def pool_limits(settings: Settings) -> PoolLimits:

@@ -94,7 +94,7 @@ class Planner:
         self._environ = environ
         self._copies = copies
         self._secret_store = secret_store
-        self._memory = memory
+        self.memory = memory
         self._ca_certificates = ca_certificates
         self._looks = anyio.CapacityLimiter(1)
         """One at a time, or calls to a session would overtake each other here."""
@@ -122,7 +122,7 @@ class Planner:
         """All that is looked for on the disk, at one go. Blocks."""
         self._copies.check(agent, task)
         mounts = self._copies.git_mounts(agent, task)
-        return _Found(workspace_owner(task.workspace), mounts, self._memory.read(agent))
+        return _Found(_owner_of(task.workspace), mounts, self.memory.read(agent))
 
     async def have_image(self) -> None:
         """Have the image that most agents run in, before the first call wants it."""
@@ -134,7 +134,7 @@ class Planner:
         """
         agent, memory = prepared.agent, prepared.memory
         if agent.session.keep and agent.memory != "none":
-            memory = await anyio.to_thread.run_sync(self._memory.read, agent, limiter=self._looks)
+            memory = await anyio.to_thread.run_sync(self.memory.read, agent, limiter=self._looks)
         if memory == prepared.memory and time.monotonic() - prepared.at < FRESH_SECONDS:
             return prepared
         return await self.prepare(agent, prepared.task)
@@ -193,13 +193,11 @@ class Staging:
         gateway: Gateway,
         sessions: Sessions,
         pool: Pool[WaitingStage],
-        memory: Memory,
     ) -> None:
         self.planner = planner
         self._runtime = runtime
         self._gateway = gateway
         self._sessions = sessions
-        self._memory = memory
         self.stock = Stock(pool, self._usual, self._spare)
 
     def session_lock(self, prepared: Prepared) -> AbstractAsyncContextManager[None]:
@@ -243,11 +241,12 @@ class Staging:
         async with self._sessions.use(prepared.session, session, makings) as use:
             live.joined(use.note)
             self._gateway.bind(use.stage.reach, prepared, live)
-            await self._memory.place(use.stage.container, prepared.memory)
+            await self.planner.memory.place(use.stage.container, prepared.memory)
             try:
                 yield use.stage
             finally:
-                await self._memory.take_back(use.stage.container, prepared.memory, live.record)
+                memory = self.planner.memory
+                await memory.take_back(use.stage.container, prepared.memory, live.record)
 
     async def clear_up(self) -> None:
         """Remove containers that a dead orchestrator left half made, and have the image that most
@@ -324,7 +323,7 @@ async def open_stage(
             reach.revoke()
 
 
-def workspace_owner(workspace: Path | None) -> User | None:
+def _owner_of(workspace: Path | None) -> User | None:
     """The user whom the workspace belongs to; None if that is root, or it cannot be looked at."""
     if workspace is None:
         return None

@@ -73,21 +73,19 @@ class Harness:
         (self._agents / "worker" / "agent.md").write_text(text)
         model = ScriptedModel(Script.model_validate({"steps": list(steps), "each_task": each_task}))
 
-        memory = Memory(self._agents, self._folder / "memory")
         staging = Staging(
             planner=Planner(
                 engine=_Engine(self._runtime, self._image),
                 environ=self.environ,
                 copies=self.copies,
                 secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
-                memory=memory,
+                memory=Memory(self._agents, self._folder / "memory"),
                 ca_certificates=self.ca_certificates,
             ),
             runtime=self._runtime,
             gateway=Gateway(ModelService(None), self.dialer, lambda _: model.upstream()),
             sessions=self.sessions,
             pool=self.pool,
-            memory=memory,
         )
         return Service(
             agents=AgentsDir(self._agents, output.check_schema),

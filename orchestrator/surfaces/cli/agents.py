@@ -113,8 +113,7 @@ def with_further_problems(catalog: Catalog, agents_dir: Path) -> Catalog:
 def _further_problems(agent: AgentSpec, catalog: Catalog) -> Iterator[tuple[str, str]]:
     from orchestrator.domain.task import Task
     from orchestrator.errors import AgentInvalid
-    from orchestrator.plan import Place, plan
-    from orchestrator.surfaces.cli.plan import shown_variables
+    from orchestrator.plan import Place, plan, shown_variables
 
     for name in agent.subagents:
         other = catalog.agents.get(name)
