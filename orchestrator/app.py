@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from orchestrator.catalog import AgentsDir, load_catalog
 from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.owner import Owner
+from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
@@ -39,6 +40,7 @@ from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
 from orchestrator.settings import Settings, environment, secret_environment
 from orchestrator.state import open_store
+from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionRows
 from orchestrator.workspace.kept import CHANGES
 
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from orchestrator.containers.docker.runtime import DockerRuntime
 
 SCRIPTED_SECRET = "a-script-plays-the-model"  # noqa: S105 it is none
-"""Instead of a secret that nobody has given, where no real model could use it."""
+"""For a secret that is not set, where a script plays the model and nothing real could use it."""
 
 NO_ENGINE = "the agent image (no engine answers)"
 NOT_BUILT = "the agent image (not built yet; `orchestrator images build`)"
@@ -72,29 +74,73 @@ async def open_orchestrator(
                 settings.state_dir / "pruned",
             )
             async with open_model_service(settings) as models, sessions, pool, tidied:
-                credential = credential_of(settings)
-                staging = Staging(
-                    planner=_planner(settings, runtime, variables, _ca_certificates(variables)),
+                script_of = partial(_script, settings)
+                parts = Parts(
+                    store=store,
+                    alive=owner.alive,
                     runtime=runtime,
-                    gateway=Gateway(
-                        models, Dialer(environ=variables), lambda agent: _script(settings, agent)
-                    ),
+                    engine=runtime,
+                    gateway=Gateway(models, Dialer(environ=variables), script_of),
+                    copies=copies,
+                    secret_store=_secret_store(settings),
                     sessions=sessions,
                     pool=pool,
+                    variables=variables,
+                    ca_certificates=_ca_certificates(variables),
                 )
-                yield Service(
-                    agents=AgentsDir(settings.agents_dir, output.check_schema),
-                    store=store,
-                    staging=staging,
-                    sessions=sessions,
-                    copies=copies,
-                    alive=owner.alive,
-                    secrets=(credential.secret.get_secret_value(),) if credential else (),
-                    max_runs=settings.max_runs,
-                    max_runs_per_agent=settings.max_runs_per_agent,
-                )
+                yield compose(settings, parts)
         finally:
             await runtime.aclose()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What an orchestrator is made of, opened; tests choose some of it."""
+
+    store: Store
+    alive: Callable[[str], bool]
+    """Whether an orchestrator of the same state directory lives."""
+    runtime: Runtime
+    engine: EngineLookup
+    gateway: Gateway
+    copies: Copies
+    secret_store: SecretStore
+    sessions: Sessions
+    pool: Pool[WaitingStage]
+    variables: Mapping[str, str]
+    """Of the environment, that agent.md may name."""
+    ca_certificates: str
+
+
+def compose(settings: Settings, parts: Parts) -> Service:
+    """The parts, put together; nothing is opened or started here."""
+    credential = credential_of(settings)
+    planner = Planner(
+        engine=parts.engine,
+        environ=parts.variables,
+        copies=parts.copies,
+        secret_store=parts.secret_store,
+        memory=_memory(settings),
+        ca_certificates=parts.ca_certificates,
+    )
+    staging = Staging(
+        planner=planner,
+        runtime=parts.runtime,
+        gateway=parts.gateway,
+        sessions=parts.sessions,
+        pool=parts.pool,
+    )
+    return Service(
+        agents=AgentsDir(settings.agents_dir, output.check_schema),
+        store=parts.store,
+        staging=staging,
+        sessions=parts.sessions,
+        copies=parts.copies,
+        alive=parts.alive,
+        secrets=(credential.secret.get_secret_value(),) if credential else (),
+        max_runs=settings.max_runs,
+        max_runs_per_agent=settings.max_runs_per_agent,
+    )
 
 
 @asynccontextmanager
@@ -129,7 +175,14 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
     )
     shown, unset = shown_variables(agent, frozenset(environ))
     engine = await anyio.to_thread.run_sync(_engine_as_found, settings)
-    planner = _planner(settings, engine, shown, _ca_certificates(environ))
+    planner = Planner(
+        engine=engine,
+        environ=shown,
+        copies=open_copies(settings),
+        secret_store=_secret_store(settings),
+        memory=_memory(settings),
+        ca_certificates=_ca_certificates(environ),
+    )
     prepared = await planner.prepare(agent, task, really=False)
     policy = mount_policy(settings, engine.address)  # which a runtime applies to what it makes
     container = policy.checked(prepared.plan.container).spec
@@ -157,42 +210,31 @@ class _EngineAsFound:
 
 def _engine_as_found(settings: Settings) -> _EngineAsFound:
     """What the engine says, or stand-ins if none answers. Blocks."""
-    from orchestrator.containers.docker.engine import connect
     from orchestrator.containers.docker.runtime import profile_for
     from orchestrator.containers.images.agent_image import find_agent_image
     from orchestrator.containers.seccomp import profile
 
     try:
-        engine = connect(settings)
+        with open_engine(settings) as engine:
+            with engine.translated():
+                seccomp = profile_for(engine.api.info())
+            try:
+                image = settings.agent_image or find_agent_image(engine, settings)
+            except ImageMissing:
+                image = NOT_BUILT
+            return _EngineAsFound(engine.address, image, seccomp)
     except EngineUnreachable:
         image = settings.agent_image or NO_ENGINE
         return _EngineAsFound(settings.engine_candidates[0], image, profile())
-    try:
-        with engine.translated():
-            seccomp = profile_for(engine.api.info())
-        image = settings.agent_image or find_agent_image(engine, settings)
-        return _EngineAsFound(engine.address, image, seccomp)
-    except ImageMissing:
-        return _EngineAsFound(engine.address, NOT_BUILT, seccomp)
-    finally:
-        engine.close()
 
 
-def _planner(
-    settings: Settings, engine: EngineLookup, environ: Mapping[str, str], ca_certificates: str
-) -> Planner:
-    return Planner(
-        engine=engine,
-        environ=environ,
-        copies=open_copies(settings),
-        secret_store=SecretStore(
-            settings.secrets_file,
-            secret_environment(),
-            stand_in=SCRIPTED_SECRET if settings.scripted else "",
-        ),
-        memory=Memory(settings.agents_dir, settings.state_dir / "memory"),
-        ca_certificates=ca_certificates,
-    )
+def _secret_store(settings: Settings) -> SecretStore:
+    stand_in = SCRIPTED_SECRET if settings.scripted else ""
+    return SecretStore(settings.secrets_file, secret_environment(), stand_in=stand_in)
+
+
+def _memory(settings: Settings) -> Memory:
+    return Memory(settings.agents_dir, settings.state_dir / "memory")
 
 
 def pool_limits(settings: Settings) -> PoolLimits:

@@ -114,6 +114,9 @@ COMPOSE = ("app.py", "state.py")
 """The modules that choose the parts of an orchestrator and put them together."""
 
 
+NOUNS = ("orchestrator.domain", "orchestrator.errors")
+"""What is made anywhere."""
+
 GIVEN = {"Service", "Tasks"}
 """Parts that surfaces are handed, ready made, and name in their signatures."""
 
@@ -149,7 +152,7 @@ def parts() -> set[str]:
             for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom)
             and (node.module or "").startswith("orchestrator.")
-            and node.module != "orchestrator.errors"
+            and not (node.module or "").startswith(NOUNS)
             for alias in node.names
         }
         made = {called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
