@@ -66,6 +66,6 @@ def write(text: str, stream: TextIO) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines on stdout, whoever wrote what is in them: none does anything to a terminal."""
+    """Lines on stdout, made visible first: an agent may have written what is in them."""
     for line in lines:
         write(visible(line), sys.stdout)

@@ -1,6 +1,6 @@
 """Runs whose orchestrator has died: their wire is gone, and with it their container.
 
-What is known of them is in the store, and becomes their result: nothing that was kept is lost.
+Their result is made of the events and the changes that the store and the disk kept.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Recall = Callable[[str], Handed | None]
 
 
 def nothing_kept(_: str) -> Handed | None:
-    """For those who keep no copies."""
+    """For an orchestrator that keeps no copies."""
     return None
 
 
 async def settle_lost(
     store: Store, alive: Callable[[str], bool], recall: Recall = nothing_kept
 ) -> tuple[RunResult, ...]:
-    """End the runs that nobody holds any more, truthfully; those that this call ended."""
+    """End the runs whose orchestrator has died; the results of those that this call ended."""
     ended = []
     for record in await store.unfinished():
         if record.owner and alive(record.owner):

@@ -103,7 +103,7 @@ def apply(
 def interrupted() -> Iterator[None]:
     """SIGTERM and SIGHUP are a Ctrl-C, so that what was begun is taken back; only the first counts.
 
-    Whoever ignores one, as `nohup` does, goes on ignoring it.
+    A signal that was ignored before, as `nohup` has it, stays ignored.
     """
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 the shape of a handler

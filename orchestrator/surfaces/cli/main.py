@@ -50,7 +50,7 @@ app.add_typer(sessions_app, name="sessions")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit: 0, 2 for a command line nobody understands, else the error's code."""
+    """Run a command and exit: 0, 2 for a command line that is wrong, else the error's code."""
     args = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in args
     try:

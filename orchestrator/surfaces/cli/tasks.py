@@ -233,7 +233,7 @@ def _indented(text: str) -> Iterator[str]:
 
 
 def _named(run_id: str, calls: Sequence[str] | None, all_: bool) -> list[str]:
-    """The calls that somebody has seen; never simply the one that happens to wait."""
+    """The calls that the operator names: the one that waits may not be the one that was read."""
     if bool(calls) == all_:
         raise typer.BadParameter(
             f"name the calls, or say --all; `orchestrator pending` shows what {run_id} waits for"

@@ -43,7 +43,7 @@ def strict(tool: Tool) -> Tool:
 
 
 def _terse(schema: Any, left_out: set[str]) -> Any:
-    """The schema without words that tell nobody more than its names do."""
+    """The schema without words that only repeat its names."""
     if isinstance(schema, list):
         return [_terse(each, left_out) for each in schema]
     if not isinstance(schema, dict):

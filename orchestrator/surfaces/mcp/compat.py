@@ -36,7 +36,7 @@ from orchestrator.surfaces.mcp.resources import LAST_EVENTS
 from orchestrator.surfaces.text import visible
 
 RUN = "run_subagent_"
-"""Before the name of an agent. By itself, the tool that such calls go to, which nobody is shown."""
+"""Before the name of an agent. By itself, the tool that such calls go to; clients do not see it."""
 
 STATUS: dict[RunStatus, str] = {
     "paused": "running",

@@ -21,10 +21,10 @@ from orchestrator.errors import StoreFailed
 log = logging.getLogger(__name__)
 
 WATCHED_SECONDS = 1.0
-"""How often agents/, and the runs that somebody watches, are looked at."""
+"""How often agents/, and the runs that clients watch, are looked at."""
 
 NOTICE_SECONDS = 5.0
-"""For one client to take the notice of a change; who does not read misses it."""
+"""For one client to take the notice of a change; a client that does not read misses it."""
 
 MODERN_ERA = "2026"
 """Versions below have sessions: they take notices on them, and requests of ours in the middle of a
@@ -51,7 +51,7 @@ class ChangeNotices:
         self._connections: WeakSet[Connection] = WeakSet()
 
     async def remember(self, ctx: McpRequest, call_next: Any) -> Any:
-        """Middleware: know whom to tell, and promise it in the handshake."""
+        """Middleware: know which clients to tell, and promise it in the handshake."""
         if not is_modern(ctx):
             self._connections.add(_connection(ctx))
         result = await call_next(ctx)
@@ -78,7 +78,7 @@ class ChangeNotices:
 
 
 class RunNotices:
-    """When something has happened in a run, for those who subscribed to its resources."""
+    """When something has happened in a run, for clients that subscribed to its resources."""
 
     def __init__(self, service: Service, tasks: Tasks, bus: InMemorySubscriptionBus) -> None:
         self._service = service

@@ -1,4 +1,4 @@
-"""Runs and their logs as MCP resources: listed, read, and watched by whoever started them."""
+"""Runs and their logs as MCP resources: listed, read and watched by their caller."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RunResources:
         )
 
     async def serve(self, ctx: McpRequest, call_next: Any) -> Any:
-        """Middleware: list the caller's runs, and let nobody watch another's."""
+        """Middleware: list the caller's runs, and refuse to watch those of another."""
         if ctx.method == "resources/list":
             result = await call_next(ctx)
             return {**result, "resources": [*result["resources"], *(await self._listed())]}

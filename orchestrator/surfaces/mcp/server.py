@@ -171,7 +171,7 @@ async def _apply(service: Service, caller: str, run_id: str, dry_run: bool) -> t
 
 
 def _describe_agents(service: Service, who_calls: WhoCalls) -> Any:
-    """The tools' descriptions list the agents of this moment: nobody maintains a list by hand."""
+    """Middleware: the descriptions of some tools list the agents of this moment."""
 
     async def describe(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
         result = await call_next(ctx)

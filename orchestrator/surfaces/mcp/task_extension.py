@@ -6,7 +6,7 @@ restart too, and our own tools work on it as well. The client asks for it until 
 has its person answer what the agent asks meanwhile.
 
 With `background: true` the answer stays what it is: many clients wait for a task inside the call,
-and whoever said `background` wants to go on at once.
+and a caller that said `background` wants to go on at once.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class TaskExtension(Extension):
         return {"resultType": "task", **await self._task(view, _status(view, ctx))}
 
     async def serve(self, ctx: McpRequest, call_next: Any) -> Any:
-        """Middleware: who wants to be told of tasks must declare them. (We tell nobody: ask.)"""
+        """Middleware: refuse to notify a client of tasks that does not declare them."""
         wanted = (ctx.params or {}).get("notifications")
         asked = isinstance(wanted, Mapping) and wanted.get("taskIds")
         if ctx.method == "subscriptions/listen" and asked:
@@ -151,7 +151,7 @@ class TaskExtension(Extension):
         for each, response in given:
             try:
                 await self._deliver(each, response)
-            except RunRefused as exc:  # somebody was faster, or the run has ended
+            except RunRefused as exc:  # answered elsewhere, or the run has ended
                 log.info("a person's answer is not used: %s", exc)
         return {}
 
@@ -245,10 +245,10 @@ def _key(asked: Question | Approval) -> str:
 
 
 def _response(asked: Question | Approval, given: object) -> PersonsAnswer | PersonsDecision | None:
-    """What a person has said; nothing, if he left it to others.
+    """What a person has said; None leaves it to the caller's tools.
 
-    Who will not answer a question leaves it to the caller's tools. Who will not allow a tool call
-    has decided; who only closed its form has not.
+    A person who declines a question leaves it to them. One who declines a tool call has decided;
+    one who only closed its form has not.
     """
     form: type[PersonsAnswer | PersonsDecision]
     form = PersonsAnswer if isinstance(asked, Question) else PersonsDecision

@@ -61,7 +61,7 @@ TaskId = Annotated[str, Field(description="As run_subagent or get_all_tasks tell
 
 
 def task_tools(service: Service, tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> list[Tool]:
-    """All of them, for the runs of whoever calls."""
+    """All of them, for the runs of the caller."""
     looks = t.ToolAnnotations(read_only_hint=True, open_world_hint=False)
     acts = t.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
     ends = t.ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)

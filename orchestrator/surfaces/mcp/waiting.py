@@ -136,9 +136,8 @@ class Waiting:
         """Start runs, unless an earlier round of the call has, and follow them."""
         with ProgressLines("it is being prepared") as progress:
             try:
-                if not wait.runs:
-                    await progress.during(wait.ctx, self._start(wait, start, progress.add))
-                return await self._follow(wait, wait.runs, "all", progress)
+                views = await progress.during(wait.ctx, self._started(wait, start, progress.add))
+                return await self._with_answers(wait, views, "all", progress)
             except anyio.get_cancelled_exc_class():  # a client that takes back a call ends its runs
                 await self.end(wait.runs, wait.caller)
                 raise
@@ -146,27 +145,34 @@ class Waiting:
     async def follow(self, wait: Wait, runs: Sequence[str], *, until: Until = "all") -> Followed:
         """What has become of runs: when they are settled, or when the time is up."""
         with ProgressLines(f"waiting for {' '.join(runs)}") as progress:
-            return await self._follow(wait, runs, until, progress)
+            views = await progress.during(wait.ctx, self._settled(wait, runs, until))
+            return await self._with_answers(wait, views, until, progress)
 
-    async def _start(self, wait: Wait, start: Start, listener: Listener) -> None:
-        """Have the runs of a call; RunRefused if they cannot begin before its client gives up."""
-        with anyio.move_on_after(wait.gives_up - anyio.current_time()):
-            wait.runs = tuple(await start(listener))
+    async def _started(self, wait: Wait, start: Start, listener: Listener) -> tuple[TaskView, ...]:
+        """Have the runs of a call, and wait for them; RunRefused if they cannot begin before its
+        client gives up.
+        """
+        if not wait.runs:
+            with anyio.move_on_after(wait.gives_up - anyio.current_time()):
+                wait.runs = tuple(await start(listener))
         if not wait.runs:
             raise RunRefused(NOT_READY)
+        return await self._settled(wait, wait.runs, "all")
 
-    async def _follow(
-        self, wait: Wait, runs: Sequence[str], until: Until, progress: ProgressLines
+    async def _settled(self, wait: Wait, runs: Sequence[str], until: Until) -> tuple[TaskView, ...]:
+        return await self._tasks.book.wait(runs, wait.caller, seconds=wait.left, until=until)
+
+    async def _with_answers(
+        self, wait: Wait, views: tuple[TaskView, ...], until: Until, progress: ProgressLines
     ) -> Followed:
-        while True:
-            settled = self._tasks.book.wait(runs, wait.caller, seconds=wait.left, until=until)
-            views = await progress.during(wait.ctx, settled)
-            question = await self._for_a_person(wait, views)
-            if question is None:
-                return views
+        """The runs once no question of theirs is for a person; until then, the person is asked."""
+        while question := await self._for_a_person(wait, views):
+            runs = [view.run_id for view in views]
             if is_modern(wait.ctx.request_context):
                 return _to_be_asked(question, runs)
             await progress.during(wait.ctx, self._ask(wait, question))
+            views = await progress.during(wait.ctx, self._settled(wait, runs, until))
+        return views
 
     async def end(self, runs: Sequence[str], caller: str) -> None:
         """Cancel runs, all at once, even if we are cancelled ourselves."""

@@ -50,7 +50,7 @@ async def test_a_question_ends_the_wait_and_its_answer_ends_the_task(
         code, said = await server.refused("reply_subagent", **answer)
         assert (code, said) == (
             "run_refused",
-            f"run {run_id} has ended; nobody is there to hear the answer",
+            f"run {run_id} has ended, so no agent is there to hear the answer",
         )
         _, said = await server.refused("reply_subagent", **{**answer, "message_id": "m0"})
         assert said == f"run {run_id} has asked no question 'm0'"
