@@ -13,7 +13,6 @@ LABELS = {
     "text": ("says", ""),
     "tool_call": ("uses", "cyan"),
     "tool_result": ("gets", "dim"),
-    "denied": ("denied", "bold red"),
     "mcp_failed": ("no server", "red"),
     "model_request": ("model", "dim"),
     "api_retry": ("asks again", "yellow"),
@@ -103,5 +102,5 @@ _ANSWERS = ("answered", "approval_decided")
 _WHOLE = (*_ASKS, "")
 """Kinds that a terminal does not cut: the operator should allow nothing unseen."""
 
-_LOUD = ("schema_failed", "denied", "mcp_failed", "ended", "tool_result", "model_request")
+_LOUD = ("schema_failed", "mcp_failed", "ended", "tool_result", "model_request")
 """Kinds whose text looks like their name."""
