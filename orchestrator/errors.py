@@ -15,6 +15,7 @@ OrchestratorError
 │   ├── ImageBuildFailed   the image could not be made
 │   │   └── BaseMissing     there is nothing to build it on, and nothing to make that with
 │   ├── StoreFailed        what happened cannot be kept
+│   │   └── StoreTooNew     a newer orchestrator has written it
 │   ├── CopyFailed         a workspace could not be copied into a container, or out of it
 │   └── WireLost           a container went away, or did not keep to the protocol
 └── CallerError            whoever asked for this run
@@ -113,6 +114,10 @@ class BaseMissing(ImageBuildFailed):
 
 class StoreFailed(OperatorError):
     code = "store_failed"
+
+
+class StoreTooNew(StoreFailed):
+    code = "store_too_new"
 
 
 class CopyFailed(OperatorError):

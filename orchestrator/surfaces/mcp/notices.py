@@ -132,7 +132,7 @@ class RunNotices:
 
     async def _version(self, run_id: str) -> object:
         """Something that is another one when anything has happened."""
-        return await self._service.store.select(
+        return await self._service.store.database.select(
             "SELECT status, (SELECT max(seq) FROM events WHERE events.run_id = runs.run_id) "
             "FROM runs WHERE run_id = ?",
             run_id,

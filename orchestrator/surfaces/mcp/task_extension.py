@@ -207,7 +207,7 @@ class TaskExtension(Extension):
 
     async def _last_event(self, view: TaskView) -> tuple[float, str]:
         """When something happened last, and what."""
-        rows = await self._tasks.store.select(
+        rows = await self._tasks.store.database.select(
             "SELECT at, kind, text FROM events WHERE run_id = ? ORDER BY seq DESC LIMIT 1",
             view.run_id,
         )
