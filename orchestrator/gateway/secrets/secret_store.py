@@ -27,7 +27,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.agent import AgentSpec, Host, Name, Secret
 from orchestrator.errors import OperatorError
 from orchestrator.redaction import MIN_SECRET, Redactor
-from orchestrator.settings import CREDENTIALS, SECRET_PREFIX
+from orchestrator.settings import CREDENTIAL_VARIABLES, SECRET_PREFIX
 
 FILE_BYTES = 1024 * 1024
 """The longest secrets file that is read."""
@@ -68,7 +68,7 @@ class Entry(Frozen):
     def _is_in_one_place(self) -> Self:
         if sum(place is not None for place in (self.env, self.file, self.command)) != 1:
             raise ValueError("needs one of env, file and command, and only one")
-        if self.env in CREDENTIALS:
+        if self.env in CREDENTIAL_VARIABLES:
             raise ValueError(f"{self.env} pays for the model and is nobody else's")
         return self
 
@@ -154,7 +154,7 @@ class SecretStore:
         inherited = {
             key: value
             for key, value in self._environ.items()
-            if not key.startswith(SECRET_PREFIX) and key not in CREDENTIALS
+            if not key.startswith(SECRET_PREFIX) and key not in CREDENTIAL_VARIABLES
         }
         known = [other.get_secret_value() for other in others]
         return await _printed(name, entry.command, inherited, self._file.parent, known)
