@@ -192,24 +192,22 @@ def _from_file(path: Path) -> dict[str, object]:
         return {}
     except OSError as exc:
         raise OperatorError(f"{path} cannot be read: {exc.strerror}") from exc
-    import yaml  # noqa: PLC0415 most directories have no such file
-
-    from orchestrator.plain_yaml import load_plain  # noqa: PLC0415 with yaml
+    from orchestrator.plain_yaml import (  # noqa: PLC0415 most directories have no such file
+        YamlRefused,
+        load_yaml,
+    )
 
     if len(data) > SETTINGS_BYTES:
         raise OperatorError(f"{path} is longer than {SETTINGS_BYTES // 1024} KiB; make it shorter")
     try:
-        written = load_plain(data)
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        where = getattr(exc, "problem_mark", None)
-        line = f":{where.line + 1}" if where is not None else ""
-        problem = getattr(exc, "problem", None) or "it cannot be read"
-        raise OperatorError(f"{path}{line} is not YAML: {problem}") from exc
+        written = load_yaml(data)
+    except YamlRefused as exc:
+        raise OperatorError(f"{path}:{exc}") from exc
     if written is None:
         return {}
     if not isinstance(written, dict):
         raise OperatorError(f"{path} must be a mapping, such as `max_runs: 4`")
-    return {str(name): _written(path, str(name), value) for name, value in written.items()}
+    return {name: _written(path, name, value) for name, value in written.items()}
 
 
 def _written(path: Path, name: str, value: object) -> object:
@@ -229,9 +227,9 @@ def _written(path: Path, name: str, value: object) -> object:
         return None
     try:
         # As JSON: there a text can be a path and a list a tuple, but "8" is no number.
-        read = _kind(name).validate_json(json.dumps(value, default=str), strict=True)
-    except (TypeError, ValueError) as exc:
-        message = exc.errors()[0]["msg"] if isinstance(exc, ValidationError) else "Not a value"
+        read = _kind(name).validate_json(json.dumps(value), strict=True)
+    except ValidationError as exc:
+        message = exc.errors(include_url=False)[0]["msg"]
         raise OperatorError(f"{path}: {name}: found {str(value)[:60]!r}; {message}") from exc
     return _placed(read, path.parent)
 

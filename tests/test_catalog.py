@@ -40,7 +40,7 @@ from orchestrator.domain.agent import (
 )
 from orchestrator.errors import AgentInvalid, AgentNotFound, AuthorError, VariableMissing
 from orchestrator.output import check_schema
-from orchestrator.plain_yaml import DEPTH
+from orchestrator.plain_yaml import YAML_DEPTH
 
 AGENTS = Path(__file__).parent.parent / "agents"
 
@@ -616,7 +616,7 @@ def test_a_mistake_is_named_with_its_line_and_what_is_allowed(
         ("model: !!python/name:os.system x", 4, "(a text that begins with ! needs quotes)"),
         ('model: "x', 4, "(a quote is not closed)"),
         ("model: [x", 4, ""),
-        (f"output_schema: {'[' * (DEPTH + 2)}", 4, f"more than {DEPTH} levels deep"),
+        (f"output_schema: {'[' * (YAML_DEPTH + 2)}", 4, f"more than {YAML_DEPTH} levels deep"),
         ('model: "\\UFFFFFFFF"', 4, "there is no such character"),
         ("model: \x07", 4, "U+0007"),
     ],

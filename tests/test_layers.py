@@ -30,7 +30,7 @@ HOMES = {
     "docker": {"containers"},
     "requests": {"containers"},
     "mcp": {"surfaces", "gateway"},
-    "yaml": {"catalog", "gateway", "plain_yaml", "settings"},
+    "yaml": {"plain_yaml"},
     "h11": {"gateway"},
     "httpx": {"gateway"},
     "jsonschema": {"output"},

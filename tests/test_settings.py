@@ -158,8 +158,11 @@ def test_the_environment_can_turn_off_what_the_file_turns_on(tmp_path: Path) -> 
         ("anthropic_base_url: https://x", "anthropic_base_url is not read from a file"),
         ("engine_candidates: [tcp://x]", "set the variable DOCKER_HOST"),
         ("- max_runs", "must be a mapping, such as `max_runs: 4`"),
-        ("agent_image: {{ image }}", "orchestrator.yaml:1 is not YAML: "),
-        ("a: b: c", "orchestrator.yaml:1 is not YAML: mapping values are not allowed here"),
+        ("agent_image: {{ image }}", "orchestrator.yaml:1: agent_image: a key must be text"),
+        (
+            "a: b: c",
+            "orchestrator.yaml:1: is not YAML that we read: mapping values are not allowed here",
+        ),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_and_says_what_to_do(
@@ -175,8 +178,11 @@ def test_a_file_with_a_mistake_is_refused_and_says_what_to_do(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("http_hosts: &a [x]\ncaller: *a\n", ":1 is not YAML: anchors are not understood here"),
-        ("max_runs: 2\nmax_runs: 3\n", ":2 is not YAML: 'max_runs' is given twice"),
+        (
+            "http_hosts: &a [x]\ncaller: *a\n",
+            ":1: is not YAML that we read: anchors are not understood",
+        ),
+        ("max_runs: 2\nmax_runs: 3\n", ":2: max_runs: is given twice, first on line 1; remove"),
     ],
 )
 def test_a_file_cannot_unfold_or_say_two_things(tmp_path: Path, text: str, says: str) -> None:
