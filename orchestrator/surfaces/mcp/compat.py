@@ -19,7 +19,7 @@ from orchestrator.domain.exchange import Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks, TaskView
-from orchestrator.errors import CallerError, RunRefused
+from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.surfaces.event_lines import plain_line, visible
 from orchestrator.surfaces.mcp.answers import next_step, plain, told
 from orchestrator.surfaces.mcp.arguments import (
@@ -175,7 +175,7 @@ class Compatibility:
             """Answer a question of a subagent."""
             run, message, caller = runId or run_id, messageId or message_id, self._who_calls()
             if not (run and message):
-                raise CallerError("runId and messageId are needed: which question is it?")
+                raise CallInvalid("runId and messageId are needed: which question is it?")
             await self._tasks.reply(run, message, answer, caller)
             view = await self._tasks.view(run, caller)
             said = "Reply successfully recorded."

@@ -16,7 +16,7 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import CallerError, RunRefused
+from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers import (
     RunAnswer,
@@ -254,9 +254,9 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
             return await go_on(ctx, task_id, wait)
         approved = [*(approve or ()), *(edited_input or ())]
         if approve_all and reject_all:
-            raise CallerError("approve_all and reject_all exclude each other; give one of them")
+            raise CallInvalid("approve_all and reject_all exclude each other; give one of them")
         if (approved or approve_all) and input and not (reject or reject_all):
-            raise CallerError(
+            raise CallInvalid(
                 "input would interrupt what is approved; give it later, or with a rejection"
             )
         heard = task_id
@@ -272,7 +272,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
                 message=input,
             )
         elif not input:
-            raise CallerError("there is nothing to do; give approve, reject, or input")
+            raise CallInvalid("there is nothing to do; give approve, reject, or input")
         elif (await tasks.view(task_id, who_calls())).approvals:
             raise RunRefused(
                 f"run {task_id} waits for tool calls to be approved; decide them, and give input "
@@ -286,12 +286,12 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
 
 
 def _statuses(text: str) -> tuple[RunStatus, ...]:
-    """Names of states in a text; CallerError for one that is none."""
+    """Names of states in a text; CallInvalid for one that is none."""
     wanted = text.replace(",", " ").lower().split()
     known: dict[str, RunStatus] = {status: status for status in get_args(RunStatus)}
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise CallerError(f"there is no status {unknown[0]!r}; there are {', '.join(known)}")
+        raise CallInvalid(f"there is no status {unknown[0]!r}; there are {', '.join(known)}")
     return tuple(known[name] for name in wanted)
 
 
