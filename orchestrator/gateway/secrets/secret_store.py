@@ -23,7 +23,8 @@ from anyio.abc import ByteReceiveStream, Process
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.agent import AgentSpec, Host, Name, Secret
+from orchestrator.domain.agent import AgentSpec, Host, Secret
+from orchestrator.domain.names import Name
 from orchestrator.errors import OperatorError
 from orchestrator.plain_yaml import YamlRefused, load_yaml
 from orchestrator.redaction import MIN_SECRET, Redactor
