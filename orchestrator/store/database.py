@@ -53,7 +53,7 @@ class Database:
         return await self._call(execute)
 
     async def version(self) -> int:
-        """A number that grows when anything in the file has changed, whoever changed it."""
+        """A number that grows when anything in the file has changed, in whichever process."""
 
         def look() -> int:
             # The first counts the commits of other connections, the second the rows of this one.

@@ -57,7 +57,7 @@ class Exchanges:
         )
 
     async def acknowledge(self, run_id: str, message_id: str) -> bool:
-        """The agent has it; False if it has it already, or there is none."""
+        """Note that the agent has the answer; False if it had it already, or there is none."""
         return await self._changed(
             "UPDATE questions SET status = 'acknowledged_by_subagent' "
             "WHERE run_id = ? AND message_id = ? AND status = 'parent_replied'",
@@ -165,11 +165,11 @@ class Exchanges:
         )
 
     async def put_back(self, order_id: int) -> None:
-        """It could not be carried out after all."""
+        """Leave an order to the next process that looks: it could not be carried out after all."""
         await self._database.write("UPDATE orders SET taken = NULL WHERE order_id = ?", order_id)
 
     async def unheard(self, run_id: str) -> tuple[str, ...]:
-        """What an agent was told and did not hear; final when its run has ended."""
+        """What callers said and the agent has not heard; final when its run has ended."""
         rows = await self._database.select(
             "SELECT text FROM orders WHERE run_id = ? AND kind = 'say' AND taken IS NULL "
             "ORDER BY order_id",

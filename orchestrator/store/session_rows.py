@@ -1,4 +1,4 @@
-"""Sessions as the store knows them: which there are, whose they are, how far they have come."""
+"""Sessions in the store: which there are, which process has each, and in what state."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SessionRows:
         return _row(rows[0]) if rows else None
 
     async def take(self, key: SessionKey, expire_seconds: float) -> SessionRow:
-        """It is ours now, and in use; made if there was none."""
+        """Note that this process has the session and uses it; add it if there is none."""
         now = time.time()
         rows = await self._database.select(
             "INSERT INTO sessions (agent, caller, name, state, owner, conversation, runs, created, "  # noqa: S608 our own text
@@ -90,7 +90,7 @@ class SessionRows:
         await self._update_ours(key, "conversation = ?, runs = 0", conversation)
 
     async def used(self, key: SessionKey, state: SessionState, expire_seconds: float) -> None:
-        """A call has ended."""
+        """Note that a call has ended."""
         now = time.time()
         what = "state = ?, used = ?, expires = ?, runs = runs + 1"
         await self._update_ours(key, what, state, now, now + expire_seconds)
@@ -107,7 +107,7 @@ class SessionRows:
         )
 
     async def remove(self, key: SessionKey, *, expired: bool = False) -> bool:
-        """Not, with `expired`, if it has been used in between."""
+        """False if there was none; with `expired`, also if it has not expired, after all."""
         changed = await self._database.write(
             f"DELETE FROM sessions {_WHERE} AND expires < ?",  # noqa: S608 our own text
             *_values(key),
@@ -116,7 +116,7 @@ class SessionRows:
         return changed > 0
 
     async def _update_ours(self, key: SessionKey, what: str, *values: object) -> None:
-        """Nothing happens to a session that another process has taken in the meantime."""
+        """Change a session, unless another process has taken it in the meantime."""
         await self._database.write(
             f"UPDATE sessions SET {what} {_WHERE} AND owner = ?",  # noqa: S608 our own text
             *values,

@@ -31,14 +31,14 @@ PAUSE_SECONDS = 3600.0
 
 
 class Keep(Frozen):
-    """What is kept."""
+    """Which of the runs that have ended stay; None sets no limit."""
 
     days: float | None = None
     """Runs that ended longer ago are removed."""
     count: int | None = None
-    """Of the others, the newest ones that have ended."""
+    """Of the others, so many stay: those that ended last."""
     total_bytes: int | None = None
-    """And of these, as many as fit, with what they changed in copies of workspaces."""
+    """And of these, as many as fit, counting their changes to copies of workspaces."""
 
 
 class Pruned(Frozen):
@@ -123,7 +123,9 @@ async def kept_tidy(
 
 
 def _surplus(ended: Sequence[EndedRun], keep: Keep, now: float) -> Iterator[EndedRun]:
-    """Of runs in the order they ended, those that are too old, too many or too much. Pure."""
+    """Of runs in the order they ended, those that ended too long ago, are too many or take too
+    much. Pure.
+    """
     left = len(ended)
     size_bytes = sum(run.size_bytes for run in ended)
     for run in ended:
@@ -149,5 +151,5 @@ def _is_due(mark: Path) -> bool:
 
 
 def keep_of(days: int, megabytes: int) -> Keep:
-    """What the operator's settings say."""
+    """The operator's settings -> which runs stay."""
     return Keep(days=days, total_bytes=megabytes * MIB)
