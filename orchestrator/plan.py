@@ -10,7 +10,6 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.agent import AgentSpec, McpServer
 from orchestrator.domain.container import (
     HOME,
-    MIB,
     MODEL_URL,
     PARENT_URL,
     WORKSPACE,
@@ -28,8 +27,6 @@ from orchestrator.domain.variables import expand, variables
 from orchestrator.errors import MountRefused, VariableMissing
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.workspace.copies import COLLECT_SECONDS
-
-SHM_BYTES = 64 * MIB
 
 OUTLIVE_SECONDS = 60.0
 """What the container outlives the run's own deadline by: the warden's clock is the last resort."""
@@ -138,7 +135,7 @@ def plan(
             cpus=resources.cpus,
             pids=resources.pids,
             open_files=resources.open_files,
-            shm_bytes=min(SHM_BYTES, resources.scratch_bytes),
+            shm_bytes=resources.shm_bytes,
         ),
         oci_runtime=agent.runtime,
         seccomp=place.seccomp if agent.seccomp == "strict" else None,

@@ -139,8 +139,8 @@ class Process:
 
     async def kill(self) -> None:
         """From this moment on, nothing that it does reaches the store."""
-        async with self.store._limiter:  # a thread that is at it finishes what it does
-            self.store._db.close()
+        async with self.store.database._limiter:  # a thread that is at it finishes what it does
+            self.store.database._db.close()
         self._living.discard(self.owner)
         await self.tasks.__aexit__(None, None, None)
 

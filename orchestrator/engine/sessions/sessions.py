@@ -29,7 +29,7 @@ from orchestrator.containers.runtime import Container, Runtime
 from orchestrator.domain.agent import Session
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.engine.stage import LimitCounter, Stage
-from orchestrator.errors import NameTaken, OrchestratorError, WireLost
+from orchestrator.errors import EngineConflict, NameTaken, OrchestratorError, WireLost
 from orchestrator.gateway.reach import Reach
 from orchestrator.store.session_rows import SessionKey, SessionRow, SessionRows, SessionState
 
@@ -237,7 +237,7 @@ class Sessions:
             while True:
                 try:
                     return await act(key.text)
-                except NameTaken as exc:
+                except (EngineConflict, NameTaken) as exc:
                     if anyio.current_time() > deadline:
                         raise NameTaken(
                             f"session {key.text} is in use by another orchestrator; try again "
@@ -379,7 +379,7 @@ class Sessions:
             if row.expires < time.time():
                 try:
                     await self._runtime.forget(row.key.text)
-                except NameTaken:
+                except (EngineConflict, NameTaken):
                     log.debug("%s has expired, but is in use", row.key.text)
                 else:
                     await self._rows.remove(row.key, expired=True)

@@ -18,7 +18,7 @@ from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.tasks.lost import Recall, nothing_kept, settle_lost
 from orchestrator.engine.tasks.news import News, wait_for_news
-from orchestrator.errors import CallerError, RunNotFound, RunRefused
+from orchestrator.errors import CallInvalid, RunNotFound, RunRefused
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import RunRecord, Store
 
@@ -55,13 +55,13 @@ def shown_status(status: RunStatus, *, question: bool, approval: bool) -> RunSta
 
 
 def named_statuses(names: Iterable[str]) -> tuple[RunStatus, ...]:
-    """Statuses as a caller names them, `open` for all but the ends; CallerError for another."""
+    """Statuses as a caller names them, `open` for all but the ends; CallInvalid for another."""
     known: dict[str, tuple[RunStatus, ...]] = {name: (name,) for name in TRANSITIONS}
     known["open"] = OPEN
     wanted = [name.lower() for name in names]
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise CallerError(f"there is no status {unknown[0]!r}; there are {', '.join(known)}")
+        raise CallInvalid(f"there is no status {unknown[0]!r}; there are {', '.join(known)}")
     return tuple(dict.fromkeys(status for name in wanted for status in known[name]))
 
 

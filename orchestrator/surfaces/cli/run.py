@@ -86,7 +86,7 @@ def _task(**fields: object) -> Task:
     from pydantic import ValidationError
 
     from orchestrator.domain.task import Task
-    from orchestrator.errors import CallerError
+    from orchestrator.errors import CallInvalid
 
     try:
         return Task.model_validate(fields)
@@ -94,7 +94,7 @@ def _task(**fields: object) -> Task:
         first = exc.errors()[0]
         name = str(first["loc"][0]).removesuffix("_seconds")
         said = first["msg"].removeprefix("Value error, ")
-        raise CallerError(f"{name}: {said}") from exc
+        raise CallInvalid(f"{name}: {said}") from exc
 
 
 async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | None, int]:

@@ -207,11 +207,11 @@ def _seconds(text: str) -> float:
 
 def _statuses(names: Sequence[str]) -> tuple[RunStatus, ...]:
     from orchestrator.engine.tasks.task_book import named_statuses
-    from orchestrator.errors import CallerError
+    from orchestrator.errors import CallInvalid
 
     try:
         return named_statuses(names)
-    except CallerError as exc:
+    except CallInvalid as exc:
         raise typer.BadParameter(str(exc)) from exc
 
 

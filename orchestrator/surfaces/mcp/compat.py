@@ -20,7 +20,7 @@ from orchestrator.domain.result import RunStatus
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import CallerError, RunRefused
+from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.surfaces.event_lines import plain_line
 from orchestrator.surfaces.mcp.answers import errors_as_answers, next_step, plain
 from orchestrator.surfaces.mcp.arguments import (
@@ -175,7 +175,7 @@ class Compatibility:
             """Answer a question of a subagent."""
             run, message, caller = runId or run_id, messageId or message_id, self._who_calls()
             if not (run and message):
-                raise CallerError("runId and messageId are needed: which question is it?")
+                raise CallInvalid("runId and messageId are needed: which question is it?")
             await self._tasks.book.reply(run, message, answer, caller)
             view = await self._tasks.book.view(run, caller)
             said = "Reply successfully recorded."

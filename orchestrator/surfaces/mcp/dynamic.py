@@ -10,7 +10,7 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field, ValidationError
 
 from orchestrator.access import Wish
-from orchestrator.errors import CallerError
+from orchestrator.errors import CallInvalid
 from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers
 from orchestrator.surfaces.mcp.arguments import OptionalText, WhoCalls, asked_task, strict
 from orchestrator.surfaces.mcp.waiting import Waiting
@@ -46,7 +46,7 @@ def dynamic_tool(template: str, waiting: Waiting, who_calls: WhoCalls) -> Tool:
             )
         except ValidationError as exc:
             wrong = [f"{error['loc'][0]}: {error['msg']}" for error in exc.errors()]
-            raise CallerError("; ".join(wrong)) from exc
+            raise CallInvalid("; ".join(wrong)) from exc
         return await waiting.run(ctx, task, wish=wish)
 
     runs = t.ToolAnnotations(title="Make a subagent", destructive_hint=False, open_world_hint=True)

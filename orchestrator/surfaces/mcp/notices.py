@@ -88,6 +88,8 @@ class RunNotices:
         """Resources that streams of the newer era are about."""
         self._subscribed: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
         self._seen: dict[str, object] = {}
+        self._look: tuple[int, frozenset[str]] = (0, frozenset())
+        """Version of the store and watched resources at the last look."""
 
     async def listening(self, uris: Iterable[str], ctx: McpRequest, call_next: Any) -> Any:
         """Serve a stream of the newer era: as long as it is open, these are watched."""
@@ -129,7 +131,11 @@ class RunNotices:
 
     async def _changed(self, run_of: Callable[[str], str]) -> list[str]:
         """The watched resources whose run is not as it was at the last look."""
-        watched = set(self._listened).union(*self._subscribed.values())
+        watched = frozenset(self._listened).union(*self._subscribed.values())
+        look = (await self._service.store.version(), watched)
+        if look == self._look:  # nothing at all has been written since
+            return []
+        self._look = look
         runs = {run_of(uri) for uri in watched}
         versions = await self._tasks.book.versions(runs) if runs else {}
         before = self._seen

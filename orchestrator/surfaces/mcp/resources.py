@@ -13,7 +13,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import CallerError, OrchestratorError, RunNotFound
+from orchestrator.errors import CallInvalid, OrchestratorError, RunNotFound
 from orchestrator.surfaces.mcp.answers import details
 from orchestrator.surfaces.mcp.arguments import WhoCalls
 from orchestrator.surfaces.mcp.notices import MAX_WATCHED, McpRequest, RunNotices
@@ -112,7 +112,7 @@ class RunResources:
     async def _check(self, uris: list[str]) -> None:
         try:
             if len(uris) > MAX_WATCHED:
-                raise CallerError(f"not more than {MAX_WATCHED} resources can be watched at once")
+                raise CallInvalid(f"not more than {MAX_WATCHED} resources can be watched at once")
             for uri in uris:
                 await self._tasks.book.view(run_of(uri), self._who_calls())
         except OrchestratorError as exc:

@@ -17,7 +17,7 @@ from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.task_book import named_statuses
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import CallerError, RunRefused
+from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers import (
     RunAnswer,
@@ -256,9 +256,9 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
             return await go_on(ctx, task_id, wait)
         approved = [*(approve or ()), *(edited_input or ())]
         if approve_all and reject_all:
-            raise CallerError("approve_all and reject_all exclude each other; give one of them")
+            raise CallInvalid("approve_all and reject_all exclude each other; give one of them")
         if (approved or approve_all) and input and not (reject or reject_all):
-            raise CallerError(
+            raise CallInvalid(
                 "input would interrupt what is approved; give it later, or with a rejection"
             )
         heard = task_id
@@ -274,7 +274,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
                 message=input,
             )
         elif not input:
-            raise CallerError("there is nothing to do; give approve, reject, or input")
+            raise CallInvalid("there is nothing to do; give approve, reject, or input")
         elif (await tasks.book.view(task_id, who_calls())).approvals:
             raise RunRefused(
                 f"run {task_id} waits for tool calls to be approved; decide them, and give input "

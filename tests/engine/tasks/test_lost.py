@@ -95,8 +95,8 @@ def test_what_was_saved_of_its_copy_is_in_the_result() -> None:
     assert "`orchestrator apply r1` applies it" in result.message
 
 
-async def test_only_runs_of_the_dead_are_ended_and_only_once(store: Store) -> None:
-    living = Store(store._path, owner="alive")
+async def test_only_runs_of_the_dead_are_ended_and_only_once(store: Store, tmp_path: Path) -> None:
+    living = Store(tmp_path / "runs.sqlite", owner="alive")
     for keeper, run_id in ((store, "r1"), (living, "r2"), (store, "r3")):
         await keeper.add_run(Task(agent="a", prompt="p", run_id=run_id))
         await keeper.set_status(run_id, "running")
@@ -107,7 +107,7 @@ async def test_only_runs_of_the_dead_are_ended_and_only_once(store: Store) -> No
     ended = await settle_lost(living, "alive".__eq__)
     assert [result.run_id for result in ended] == ["r1"]
     assert await settle_lost(living, "alive".__eq__) == ()
-    records = {record.run_id: record.status for record in await living.runs()}
+    records = {record.run_id: record.status for record in await living.find_runs()}
     assert records == {"r1": "failed", "r2": "running", "r3": "completed"}
     living.close()
 

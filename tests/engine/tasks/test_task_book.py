@@ -14,7 +14,7 @@ from orchestrator.domain.result import FINAL, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.tasks.news import News
 from orchestrator.engine.tasks.task_book import OPEN, TaskBook, named_statuses, shown_status
-from orchestrator.errors import CallerError
+from orchestrator.errors import CallInvalid
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
 
@@ -50,7 +50,7 @@ def test_statuses_are_named_in_any_case_and_open_is_all_that_have_not_ended() ->
     assert named_statuses(["open", "running"]) == OPEN
     assert named_statuses([]) == ()
     assert set(OPEN) == set(get_args(RunStatus)) - FINAL
-    with pytest.raises(CallerError, match="there is no status 'done'; there are pending, running"):
+    with pytest.raises(CallInvalid, match="there is no status 'done'; there are pending, running"):
         named_statuses(["running", "done"])
 
 
@@ -124,13 +124,13 @@ async def test_a_listing_takes_no_query_for_each_run(
     book: TaskBook, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries: list[str] = []
-    select = store.select
+    select = store.database.select
 
     async def counted(sql: str, *values: object) -> object:
         queries.append(sql)
         return await select(sql, *values)
 
-    monkeypatch.setattr(store, "select", counted)
+    monkeypatch.setattr(store.database, "select", counted)
     await book.list(statuses=("paused",))
     assert len(queries) == 2
     await book.list(statuses=(*OPEN, *FINAL))

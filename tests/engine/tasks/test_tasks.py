@@ -119,7 +119,7 @@ async def test_a_run_can_be_cancelled_while_nothing_can_be_written(harness: Harn
         run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
         with anyio.fail_after(PATIENCE):
             await at_work.wait()
-            harness.store.create(
+            harness.store.database._db.execute(
                 "CREATE TRIGGER full BEFORE INSERT ON orders "
                 "BEGIN SELECT RAISE(ABORT, 'no room'); END"
             )
@@ -132,7 +132,7 @@ async def test_a_tool_call_that_nobody_could_be_asked_about_is_refused_and_the_r
 ) -> None:
     steps: Steps = [bash("echo one"), {"text": "{last_tool_result}"}]
     service = harness.service(steps, approval="ask")
-    harness.store.create(
+    harness.store.database._db.execute(
         "CREATE TRIGGER full BEFORE INSERT ON approvals BEGIN SELECT RAISE(ABORT, 'no room'); END"
     )
     async with Tasks(service) as tasks:
@@ -184,7 +184,7 @@ async def test_an_end_that_the_store_would_not_take_is_written_down_later(
             while not service._unkept:
                 await anyio.sleep(0.01)
         assert "ended" not in told
-        harness.store.create("DROP TRIGGER full")
+        harness.store.database._db.execute("DROP TRIGGER full")
         (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
     assert view.result is not None
     assert (view.status, view.result.result) == ("completed", "done")
@@ -194,7 +194,7 @@ async def test_an_end_that_the_store_would_not_take_is_written_down_later(
 def _break(store: Store, event: Event, told: list[str]) -> None:
     told.append(event.kind)
     if event.kind == "text":
-        store.create(
+        store.database._db.execute(
             "CREATE TRIGGER full BEFORE UPDATE OF ended ON runs "
             "BEGIN SELECT RAISE(ABORT, 'no room'); END"
         )

@@ -258,7 +258,7 @@ class Questions(RuleBasedStateMachine):
 
     @invariant()
     def the_store_never_contradicts_the_events(self) -> None:
-        for record in self._do(self._eyes.runs(limit=1000)):
+        for record in self._do(self._eyes.find_runs(limit=1000, results=True)):
             events = self._do(self._eyes.events(record.run_id))
             assert [event.seq for event in events] == list(range(1, len(events) + 1))
             ended = kinds(events, "ended")
@@ -281,7 +281,7 @@ class Questions(RuleBasedStateMachine):
 
     @invariant()
     def a_run_that_ended_stays_as_it_is(self) -> None:
-        for record in self._do(self._eyes.runs(limit=1000)):
+        for record in self._do(self._eyes.find_runs(limit=1000, results=True)):
             if record.status in FINAL:
                 assert self._ends.setdefault(record.run_id, record) == record
 

@@ -236,7 +236,9 @@ def test_old_runs_are_pruned_and_those_under_way_stay(
             await store.set_status(task.run_id, "running")
             if number < 4:
                 await store.finish(DONE.model_copy(update={"run_id": task.run_id}))
-                await store.write("UPDATE runs SET ended = ? WHERE run_id = ?", number, task.run_id)
+                await store.database.write(
+                    "UPDATE runs SET ended = ? WHERE run_id = ?", number, task.run_id
+                )
         store.close()
 
     anyio.run(fill)

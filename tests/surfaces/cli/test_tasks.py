@@ -267,7 +267,7 @@ def _only_run() -> str:
     async def find() -> str:
         store = Store(Path(os.environ["ORCHESTRATOR_STATE_DIR"]) / "runs.sqlite")
         try:
-            return (await store.runs(1))[0].run_id
+            return (await store.find_runs(limit=1))[0].run_id
         finally:
             store.close()
 
