@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from orchestrator.domain.container import Ending, Failure
 from orchestrator.errors import (
+    EngineConflict,
     EngineRefused,
     ImageMissing,
     MemoryTooSmall,
@@ -35,7 +36,7 @@ def engine_error(status: int, message: str) -> OrchestratorError:
         if re.search(pattern, whole, re.IGNORECASE):
             return make(text)
     if status == 409:
-        return NameTaken(f"the engine says no, since something is in the way: {text}")
+        return EngineConflict(f"the engine says no, since something is in the way: {text}")
     return EngineRefused(f"the engine refused ({status}): {text}")
 
 

@@ -14,7 +14,6 @@ EventKind = Literal[
     "text",  # the agent said something
     "tool_call",  # data = id, tool, input
     "tool_result",  # data = id, is_error
-    "denied",  # a tool was refused: data = tool, input
     "mcp_failed",  # a declared MCP server is not there: data = name, status
     "model_request",  # data = status, model, input_tokens, output_tokens, cost_usd
     "api_retry",  # the CLI asks the model again: data = attempt, status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StringConstraints
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.names import check_name
 
 
 def new_run_id() -> str:
@@ -18,12 +18,7 @@ def new_run_id() -> str:
 
 
 def _check_session(text: str) -> str:
-    if text and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", text):
-        raise ValueError(
-            'a session\'s name is letters, digits, "-", "_" and ".", beginning with a letter or a '
-            "digit, 64 at most"
-        )
-    return text
+    return check_name(text) if text else text
 
 
 class Task(Frozen):

@@ -18,7 +18,7 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.record import Record
-from orchestrator.engine.tasks.news import News, soon
+from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
 
@@ -132,7 +132,7 @@ class Desk:
                     return default
                 now = await self._exchanges.question(self._run_id, asked.message_id)
                 return default if now is None or now.answer is None else now.answer
-            await soon(changed, asked.deadline - time.time())
+            await wait_for_news(changed, asked.deadline - time.time())
 
     async def _decision_on(self, wanted: Approval) -> Approval:
         while True:
@@ -150,7 +150,7 @@ class Desk:
                         update={"decision": "timed_out", "message": NOT_APPROVED}
                     )
                 return now
-            await soon(changed, wanted.deadline - time.time())
+            await wait_for_news(changed, wanted.deadline - time.time())
 
     @asynccontextmanager
     async def _waiting(self, what: str, kind: str) -> AsyncIterator[None]:

@@ -187,9 +187,9 @@ async def staged(
     service = harness.service(steps, each_task=False, **fields)
     staging = service._staging
     task = task or Task(agent="worker", prompt="Attack.")
-    begun = await service.begin(task, events.append)
-    prepared = begun.prepared
-    async with staging.stage(prepared, begun.live) as stage:
+    live = await service.accept(task, events.append)
+    prepared = live.prepared
+    async with staging.stage(prepared, live) as stage:
         env = prepared.planned(stage.reach.model.token).launch.env
         yield Rig(stage.container, prepared, stage.reach, env, canary, book, dialer, events)
 

@@ -12,6 +12,7 @@ from orchestrator.containers.failure import (
 )
 from orchestrator.domain.container import Ending
 from orchestrator.errors import (
+    EngineConflict,
     EngineRefused,
     ImageMissing,
     MemoryTooSmall,
@@ -76,7 +77,7 @@ def test_an_ending_is_somebodys(ending: Ending, whose: str | None) -> None:
         (500, "Decoding seccomp profile failed: invalid character", ProfileRefused, "seccomp"),
         (404, "No such image: seccomp-profile:1", ImageMissing, "pull it"),
         (500, "something\n  new", EngineRefused, "something new"),
-        (409, "something in the way", NameTaken, "in the way"),
+        (409, "something in the way", EngineConflict, "in the way"),
     ],
 )
 def test_what_the_engine_says_becomes_the_error_of_whoever_can_act(

@@ -88,7 +88,7 @@ async def test_a_hostile_workspace_changes_nothing(settings: Settings, tmp_path:
     assert [request.path for request in asked] == ["/v1/messages"] * 2
     assert {json.loads(request.body)["model"] for request in asked} == {result.model}
     assert not [request for request in asked if ORDER.encode() in request.body]
-    assert not [event for event in events if event.kind in ("mcp_failed", "warning", "denied")]
+    assert not [event for event in events if event.kind in ("mcp_failed", "warning")]
 
 
 async def test_the_same_workspace_takes_over_a_cli_without_our_flags(

@@ -96,7 +96,7 @@ class DockerRuntime:
         self._default_runtime = str(info.get("DefaultRuntime") or "runc")
         self._maps_users = _maps_users(info)
         self._is_podman = _is_podman(await self.engine.call(self._api.version))
-        self._profile = profile() if _takes_our_profile(info) else None
+        self._profile = profile_for(info)
         await self.events.start()
         return self
 
@@ -474,6 +474,11 @@ class _Held:
             await self._engine.call(api.kill, self._id)
         with suppress(EngineRefused):
             await self._engine.call(api.wait, self._id, timeout=int(GONE_SECONDS))
+
+
+def profile_for(info: Mapping[str, Any]) -> str | None:
+    """Our seccomp profile, if an engine that describes itself like this takes it."""
+    return profile() if _takes_our_profile(info) else None
 
 
 def _takes_our_profile(info: Mapping[str, Any]) -> bool:

@@ -16,12 +16,13 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import Bind
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.spares.pool import Pool
+from orchestrator.engine.spares.spare import takes_spares
 from orchestrator.engine.stage import WaitingStage
 from orchestrator.errors import OrchestratorError
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+STOCK_LOOK_SECONDS = 1.0
 """How often agents/ is looked at for spares that are wanted, or not any more."""
 
 STOCK_SECONDS = 5.0
@@ -35,18 +36,12 @@ MAX_GOING = 8
 """Spares that have been used and go by themselves. With more of them, a run waits for its own."""
 
 
-class Make(Protocol):
+class MakeSpare(Protocol):
     """Makes a stage that waits; a rehearsed one answers sooner."""
 
     def __call__(
         self, prepared: Prepared, *, rehearse: bool
     ) -> AbstractAsyncContextManager[WaitingStage]: ...
-
-
-def may_wait(agent: AgentSpec) -> bool:
-    """Whether a spare can stand in for it: nothing of a run may be in one beforehand."""
-    exposed = any(secret.expose is not None for secret in agent.secrets)
-    return bool(agent.warm) and not agent.session.keep and not exposed
 
 
 class Stock:
@@ -56,7 +51,7 @@ class Stock:
         self,
         pool: Pool[WaitingStage],
         usual: Callable[[AgentSpec], Awaitable[Prepared]],
-        make: Make,
+        make: MakeSpare,
     ) -> None:
         self.pool = pool
         self._prepare = usual
@@ -131,10 +126,10 @@ class Stock:
             if catalog is not seen or anyio.current_time() - stocked > STOCK_SECONDS:
                 seen, stocked = catalog, anyio.current_time()
                 try:
-                    await self._stock([a for a in catalog.agents.values() if may_wait(a)])
+                    await self._stock([a for a in catalog.agents.values() if takes_spares(a)])
                 except Exception:  # the server, and all that runs in it, can do without spares
                     log.exception("spares cannot be kept")
-            await anyio.sleep(LOOK_SECONDS)
+            await anyio.sleep(STOCK_LOOK_SECONDS)
 
     async def _stock(self, agents: Sequence[AgentSpec]) -> None:
         """Want spares for these agents, and for no others."""

@@ -14,7 +14,6 @@ from typing import Annotated, Literal, Self
 
 import anyio
 import anyio.lowlevel
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from orchestrator.domain import Frozen
@@ -22,6 +21,7 @@ from orchestrator.errors import AuthorError
 from orchestrator.gateway.http.loopback import serve_on_loopback
 from orchestrator.gateway.http.server import Request, Response
 from orchestrator.gateway.model.upstream import UpstreamLost, UpstreamRequest, UpstreamResponse
+from orchestrator.plain_yaml import YamlRefused, load_yaml
 
 TEXT_PIECES = 3
 """How many deltas a text comes in."""
@@ -137,11 +137,11 @@ class Script(Frozen):
 def load_script(path: Path) -> Script:
     """A YAML file -> Script, or a sentence about what is wrong with it."""
     try:
-        return Script.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return Script.model_validate(load_yaml(path.read_bytes()))
     except OSError as exc:
         raise AuthorError(f"the script {path} cannot be read: {exc.strerror}") from exc
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise AuthorError(f"the script {path} is not YAML: {exc}") from exc
+    except YamlRefused as exc:
+        raise AuthorError(f"the script {path}:{exc}") from exc
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -19,15 +19,16 @@ from typing import Annotated, Any, Self
 
 import anyio
 import anyio.to_thread
-import yaml
 from anyio.abc import ByteReceiveStream, Process
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.agent import AgentSpec, Host, Name, Secret
+from orchestrator.domain.agent import AgentSpec, Host, Secret
+from orchestrator.domain.names import Name
 from orchestrator.errors import OperatorError
+from orchestrator.plain_yaml import YamlRefused, load_yaml
 from orchestrator.redaction import MIN_SECRET, Redactor
-from orchestrator.settings import CREDENTIALS, SECRET_PREFIX
+from orchestrator.settings import CREDENTIAL_VARIABLES, SECRET_PREFIX
 
 FILE_BYTES = 1024 * 1024
 """The longest secrets file that is read."""
@@ -68,7 +69,7 @@ class Entry(Frozen):
     def _is_in_one_place(self) -> Self:
         if sum(place is not None for place in (self.env, self.file, self.command)) != 1:
             raise ValueError("needs one of env, file and command, and only one")
-        if self.env in CREDENTIALS:
+        if self.env in CREDENTIAL_VARIABLES:
             raise ValueError(f"{self.env} pays for the model and is nobody else's")
         return self
 
@@ -154,7 +155,7 @@ class SecretStore:
         inherited = {
             key: value
             for key, value in self._environ.items()
-            if not key.startswith(SECRET_PREFIX) and key not in CREDENTIALS
+            if not key.startswith(SECRET_PREFIX) and key not in CREDENTIAL_VARIABLES
         }
         known = [other.get_secret_value() for other in others]
         return await _printed(name, entry.command, inherited, self._file.parent, known)
@@ -174,17 +175,17 @@ def _read_entries(path: Path) -> dict[str, Entry]:
     except OSError as exc:
         raise OperatorError(f"{path} cannot be read: {exc.strerror or exc}") from exc
     try:
-        written = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        mark = getattr(exc, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        # Not what the parser says: it quotes what it did not understand.
-        raise OperatorError(f"{path}{line} is not YAML; correct it") from None
+        written = load_yaml(data)
+    except YamlRefused as exc:
+        line, message = exc.problem.line, exc.problem.message
+        # Otherwise not what the reader says: it quotes what it did not understand.
+        said = f": a key {message}" if exc.problem.key_twice else " is not YAML; correct it"
+        raise OperatorError(f"{path}:{line}{said}") from None
     if written is None:
         return {}
     if not isinstance(written, dict):
         raise OperatorError(f"{path} must be a mapping, such as `GITHUB_TOKEN: {{env: GH_TOKEN}}`")
-    return {str(name): _entry(path, str(name), value) for name, value in written.items()}
+    return {name: _entry(path, name, value) for name, value in written.items()}
 
 
 def _entry(path: Path, name: str, value: Any) -> Entry:

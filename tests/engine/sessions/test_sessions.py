@@ -146,7 +146,7 @@ async def test_a_session_whose_files_take_too_much_is_disk_full(
 async def test_what_a_call_left_running_cannot_fill_the_disk_before_the_next(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "DISK_SECONDS", 0.05)
+    monkeypatch.setattr(sessions, "IDLE_DISK_SECONDS", 0.05)
     service = remembering(harness, resources={"disk_mb": 16})
     later = "until [ -e go ]; do sleep 0.1; done; head -c 40M /dev/zero > fill; tail -f /dev/null"
     await told(service, f"setsid sh -c '{later}' > /dev/null 2>&1 & echo done")

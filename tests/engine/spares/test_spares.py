@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator import app
+from orchestrator.containers import lazy_runtime
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.container import Launch
 from orchestrator.domain.result import RunResult
@@ -231,7 +231,7 @@ async def test_a_secret_is_asked_for_when_a_spare_is_claimed(harness: Harness) -
 async def test_spares_of_an_image_that_has_changed_are_made_anew(
     settings: Settings, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "IMAGE_SECONDS", 0.1)
+    monkeypatch.setattr(lazy_runtime, "IMAGE_SECONDS", 0.1)
     monkeypatch.setattr(stock, "STOCK_SECONDS", 0.1)
     name = f"orchestrator-test/{secrets.token_hex(6)}"
     update = {"agents_dir": tmp_path / "agents", "scripted": True}
