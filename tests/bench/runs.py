@@ -30,13 +30,14 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.gateway.http.loopback import serve_on_loopback
 from orchestrator.gateway.http.server import Request, Response
-from orchestrator.gateway.model.scripted import Script, ScriptedServer
+from orchestrator.gateway.model.scripted import Script
 from orchestrator.plan import Plan
 from orchestrator.runners.claude.input import user_message
 from orchestrator.settings import Settings, read_settings
 from orchestrator.surfaces.mcp.server import build_server
 from tests.bench.row import Row, Target, ratio_at_most
 from tests.bench.stage import COMMAND_SECONDS, Stage, median_ms
+from tests.gateway.model.scripted_server import ScriptedServer
 
 AGENT = "---\nname: bench\ndescription: For a measurement.\n---\n"
 ANSWER = "done"

@@ -12,9 +12,10 @@ from orchestrator.domain.container import HOME, MODEL_PORT, MODEL_URL, Container
 from orchestrator.domain.result import Usage
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.bill import ModelRequestSeen
-from orchestrator.gateway.model.scripted import Script, scripted_server
+from orchestrator.gateway.model.scripted import Script
 from orchestrator.gateway.model.upstream import HttpUpstream
 from tests.gateway.model.model_stage import CREDENTIAL, KEY, bound_access
+from tests.gateway.model.scripted_server import scripted_server
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from orchestrator.gateway.http.loopback import serve_on_loopback
 from orchestrator.gateway.http.server import Request, Response
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.bill import ModelRequestSeen
-from orchestrator.gateway.model.scripted import Script, ScriptedModel, scripted_server
+from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.model.upstream import UpstreamRequest, UpstreamResponse
 from tests.gateway.model.model_stage import (
     ASKED,
@@ -33,6 +33,7 @@ from tests.gateway.model.model_stage import (
     http_upstream,
     post,
 )
+from tests.gateway.model.scripted_server import scripted_server
 from tests.gateway.near import Client, connection
 from tests.gateway.origin import listening
 
