@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import EGRESS_PORT, MODEL_PORT, PARENT_PORT, ROUTES_PORT
 from orchestrator.gateway.egress.access import EgressAccess
-from orchestrator.gateway.http.server import ByteStream
+from orchestrator.gateway.http.byte_stream import ByteStream
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.parent import ParentAccess
 from orchestrator.gateway.secrets.routes import RouteAccess

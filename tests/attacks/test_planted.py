@@ -13,7 +13,7 @@ import pytest
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.gateway.http.server import Request
+from orchestrator.gateway.http.server import HttpRequest
 from orchestrator.gateway.model.scripted import Script
 from orchestrator.settings import read_settings
 from orchestrator.store.session_rows import SessionKey
@@ -30,7 +30,7 @@ class Taken:
 
     result: RunResult
     events: list[Event]
-    asked: list[Request]
+    asked: list[HttpRequest]
     made: set[str]
     """Files that were not there before."""
 

@@ -165,8 +165,8 @@ async def test_there_is_nothing_else_here(method: str, path: str, status: int) -
         (b'{"jsonrpc": "2.0", "id": true, "method": "ping"}', 400),
         (b'{"jsonrpc": "2.0", "id": 1, "method": []}', 400),
         (message("ping", ["x"]), 400),
-        (message("ping", {"x": "x" * parent.BODY_BYTES}), 413),
-        (b"x" * (parent.ROOM_BYTES + 1), 413),
+        (message("ping", {"x": "x" * parent.MAX_MESSAGE_BYTES}), 413),
+        (b"x" * (parent.MESSAGE_ROOM_BYTES + 1), 413),
         (b'{"jsonrpc": "2.0", "id": 1, "result": {}}', 202),
     ],
 )

@@ -22,10 +22,10 @@ from orchestrator.domain.container import MIB
 from orchestrator.errors import WireLost
 from orchestrator.gateway.egress.dial import Denied, Dialer, Dialled, Unreachable, is_own
 from orchestrator.gateway.egress.rules import EgressRules, Verdict
+from orchestrator.gateway.http.byte_stream import STREAM_READ_BYTES, ByteStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
-from orchestrator.gateway.http.headers import DENIED, Headers
+from orchestrator.gateway.http.headers import CLIENT_GONE, DENIED, Headers
 from orchestrator.gateway.http.request_head import Head, read_head
-from orchestrator.gateway.http.server import CLIENT_GONE, READ_BYTES, ByteStream
 from orchestrator.gateway.http.tunnel import splice
 
 log = logging.getLogger(__name__)
@@ -314,7 +314,7 @@ class _Exchange:
         self._bytes_out = 0
         self._bytes_in = 0
 
-    async def read(self, max_bytes: int = READ_BYTES) -> bytes:
+    async def read(self, max_bytes: int = STREAM_READ_BYTES) -> bytes:
         data = await self._upstream.read(max_bytes)
         self._bytes_in += len(data)
         self._access._count(len(data))  # noqa: SLF001 the two halves of one thing

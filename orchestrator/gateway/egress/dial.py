@@ -23,7 +23,8 @@ import anyio.to_thread
 import h11
 
 from orchestrator.gateway.egress.proxies import Proxies, Proxy
-from orchestrator.gateway.http.server import HEAD_BYTES, READ_BYTES
+from orchestrator.gateway.http.byte_stream import STREAM_READ_BYTES
+from orchestrator.gateway.http.request_head import HEAD_BYTES
 
 RESOLVE_SECONDS = 10.0
 """For the addresses of a name."""
@@ -94,7 +95,7 @@ class Dialled(asyncio.Protocol):
         self._writable.set()
         self._closed = asyncio.Event()
 
-    async def read(self, max_bytes: int = READ_BYTES) -> bytes:
+    async def read(self, max_bytes: int = STREAM_READ_BYTES) -> bytes:
         while not self._chunks:
             if self._error is not None:
                 raise ConnectionResetError("the connection broke") from self._error

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager, suppress
 
 import anyio
 
-from orchestrator.gateway.http.server import READ_BYTES, Handler, serve_http
+from orchestrator.gateway.http.byte_stream import STREAM_READ_BYTES
+from orchestrator.gateway.http.server import Handler, serve_http
 
 LINGER_SECONDS = 2.0
 """For the peer to take what was written."""
@@ -21,7 +22,7 @@ class SocketStream:
         self._reader = reader
         self._writer = writer
 
-    async def read(self, max_bytes: int = READ_BYTES) -> bytes:
+    async def read(self, max_bytes: int = STREAM_READ_BYTES) -> bytes:
         return await self._reader.read(max_bytes)
 
     async def write(self, data: bytes) -> None:

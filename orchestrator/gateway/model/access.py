@@ -13,7 +13,8 @@ import anyio
 import anyio.to_thread
 
 from orchestrator.domain.result import Usage
-from orchestrator.gateway.http.server import ByteStream, Request, Response, Room, serve_http
+from orchestrator.gateway.http.byte_stream import ByteStream
+from orchestrator.gateway.http.server import BodyRoom, HttpRequest, HttpResponse, serve_http
 from orchestrator.gateway.model import errors as model_errors
 from orchestrator.gateway.model.bill import ModelBill, OnRequest
 from orchestrator.gateway.model.credential import Credential
@@ -59,7 +60,7 @@ class ModelAccess:
         self._under_way: set[ModelExchange] = set()
         self._connections: set[anyio.CancelScope] = set()
         """Of requests that are looked at, wait for their budget or are under way."""
-        self._room = Room()
+        self._room = BodyRoom()
         self._looking = anyio.CapacityLimiter(1)
         """One container has one large request looked through at a time."""
 
@@ -124,9 +125,9 @@ class ModelAccess:
         if scope.cancelled_caught:
             stream.reset()
 
-    async def _answer(self, scope: anyio.CancelScope, request: Request) -> Response:
+    async def _answer(self, scope: anyio.CancelScope, request: HttpRequest) -> HttpResponse:
         if (request.method, request.target) == ("HEAD", "/"):
-            return Response(200)
+            return HttpResponse(200)
         if self._waiting and self._shows_token(request):
             return model_errors.no_run_yet()
         if not self._is_known(request):
@@ -143,12 +144,14 @@ class ModelAccess:
         except BaseException:
             leave()
             raise
-        if isinstance(begun, Response):
+        if isinstance(begun, HttpResponse):
             leave()
             return begun
         return await begun.answer(self._upstream)
 
-    async def _begun(self, request: Request, leave: Callable[[], None]) -> ModelExchange | Response:
+    async def _begun(
+        self, request: HttpRequest, leave: Callable[[], None]
+    ) -> ModelExchange | HttpResponse:
         """The exchange of a request that may be made; or what is said instead."""
         bill = self._bill
         paid_from = bill if request.path == MESSAGES else None
@@ -178,10 +181,10 @@ class ModelAccess:
         """The run with that bill, while one of its requests was waited for."""
         return self._revoked or bill is not self._bill
 
-    def _is_known(self, request: Request) -> bool:
+    def _is_known(self, request: HttpRequest) -> bool:
         return self._shows_token(request) and not self._revoked
 
-    def _shows_token(self, request: Request) -> bool:
+    def _shows_token(self, request: HttpRequest) -> bool:
         bearer = request.header("authorization").removeprefix("Bearer ")
         right = self.token.encode()
         shown = [text.encode() for text in (request.header("x-api-key"), bearer)]

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 
 import anyio
 
-from orchestrator.gateway.http.headers import Headers, end_to_end, first_value
-from orchestrator.gateway.http.server import CLIENT_GONE, Cut, Request, Response
+from orchestrator.gateway.http.headers import CLIENT_GONE, Headers, end_to_end, first_value
+from orchestrator.gateway.http.server import Cut, HttpRequest, HttpResponse
 from orchestrator.gateway.model import errors as model_errors
 from orchestrator.gateway.model.bill import ModelBill, ModelRequestSeen
 from orchestrator.gateway.model.credential import Credential
@@ -47,7 +47,7 @@ class ModelExchange:
 
     def __init__(
         self,
-        request: Request,
+        request: HttpRequest,
         asked: Asked,
         credential: Credential | None,
         bill: ModelBill | None,
@@ -66,7 +66,7 @@ class ModelExchange:
         self._status = 0
         self._ended = False
 
-    async def answer(self, upstream: Upstream) -> Response:
+    async def answer(self, upstream: Upstream) -> HttpResponse:
         """What the container gets. Until its `close`, the exchange is under way."""
         headers = _sent_on(self._request.headers)
         if self._credential is not None:
@@ -95,7 +95,7 @@ class ModelExchange:
         """Put what was used so far on the bill, now. Whoever calls this ends the rest."""
         self._end(CLIENT_GONE, "run_ended")
 
-    async def _passed_back(self, answer: UpstreamResponse) -> Response:
+    async def _passed_back(self, answer: UpstreamResponse) -> HttpResponse:
         if 300 <= answer.status < 400:
             self._end(502, "redirected")
             await self._close()
@@ -109,8 +109,8 @@ class ModelExchange:
         )
         body = self._metered(answer.body)
         if answer.status >= 400:
-            return Response(answer.status, headers, await self._error_body(body), self._close)
-        return Response(answer.status, headers, body, self._close)
+            return HttpResponse(answer.status, headers, await self._error_body(body), self._close)
+        return HttpResponse(answer.status, headers, body, self._close)
 
     async def _metered(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The body as it comes, read along."""

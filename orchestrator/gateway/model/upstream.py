@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import anyio.lowlevel
 
 from orchestrator.errors import OperatorError
+from orchestrator.gateway.http.byte_stream import TURN_EVENTS
 from orchestrator.gateway.http.headers import Headers, as_bytes
-from orchestrator.gateway.http.server import TURN_EVENTS
 
 if TYPE_CHECKING:
     import httpx

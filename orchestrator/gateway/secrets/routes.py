@@ -24,10 +24,10 @@ from orchestrator.domain.agent import Secret
 from orchestrator.domain.container import ROUTES_URL
 from orchestrator.errors import AuthorError, OperatorError
 from orchestrator.gateway.egress.dial import Addresses, Denied, Dialer, Unreachable
+from orchestrator.gateway.http.byte_stream import STREAM_READ_BYTES, ByteStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
-from orchestrator.gateway.http.headers import DENIED, HOP_BY_HOP, Headers
+from orchestrator.gateway.http.headers import CLIENT_GONE, DENIED, HOP_BY_HOP, Headers
 from orchestrator.gateway.http.request_head import Head, read_head
-from orchestrator.gateway.http.server import CLIENT_GONE, READ_BYTES, ByteStream
 from orchestrator.gateway.secrets.route_rules import (
     FINAL,
     HTTPS_PORT,
@@ -296,7 +296,7 @@ class _Exchange:
         self.bytes = 0
         self.stream: ByteStream | None = None
 
-    async def read(self, max_bytes: int = READ_BYTES) -> bytes:
+    async def read(self, max_bytes: int = STREAM_READ_BYTES) -> bytes:
         assert self.stream is not None  # noqa: S101 set before it is used
         data = await self.stream.read(max_bytes)
         self.bytes += len(data)

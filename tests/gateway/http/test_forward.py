@@ -8,10 +8,10 @@ import re
 import anyio
 import pytest
 
+from orchestrator.gateway.http.byte_stream import TURN_EVENTS
 from orchestrator.gateway.http.forward import Filter, Forwarded, Outgoing, forward, passed_on
-from orchestrator.gateway.http.headers import Headers
+from orchestrator.gateway.http.headers import CLIENT_GONE, Headers
 from orchestrator.gateway.http.request_head import read_head
-from orchestrator.gateway.http.server import CLIENT_GONE, TURN_EVENTS
 from orchestrator.wire.streams import Stream
 from tests.gateway.near import AtHand, Client, connection, raw_answer, turns_during
 from tests.gateway.origin import HELLO, Origin

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from orchestrator.gateway.http.loopback import serve_on_loopback
-from orchestrator.gateway.http.server import Request, Response
+from orchestrator.gateway.http.server import HttpRequest, HttpResponse
 from orchestrator.gateway.model.scripted import Script, ScriptedUpstream
 from orchestrator.gateway.model.upstream import UpstreamRequest
 
@@ -16,20 +16,20 @@ class ScriptedServer:
 
     def __init__(self, script: Script) -> None:
         self.url = ""
-        self.requests: list[Request] = []
+        self.requests: list[HttpRequest] = []
         self._script = script
         self._conversations: dict[str, ScriptedUpstream] = {}
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         self.requests.append(request)
         if request.method == "HEAD":
-            return Response(200)
+            return HttpResponse(200)
         session = request.header("x-claude-code-session-id")
         upstream = self._conversations.setdefault(session, ScriptedUpstream(self._script))
         held = AsyncExitStack()
         sent = UpstreamRequest(request.method, request.target, request.headers, request.body)
         response = await held.enter_async_context(upstream.send(sent))
-        return Response(response.status, response.headers, response.body, held.aclose)
+        return HttpResponse(response.status, response.headers, response.body, held.aclose)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.domain.result import Usage
 from orchestrator.gateway.http.headers import Headers
 from orchestrator.gateway.http.loopback import serve_on_loopback
-from orchestrator.gateway.http.server import Request, Response
+from orchestrator.gateway.http.server import HttpRequest, HttpResponse
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.bill import ModelRequestSeen
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
@@ -117,7 +117,7 @@ async def test_a_stream_is_unbuffered_all_the_way_through_http() -> None:
         await go_on.wait()
         yield b"second"
 
-    answer = Response(200, (("content-type", "text/event-stream"),), pieces())
+    answer = HttpResponse(200, (("content-type", "text/event-stream"),), pieces())
     got = b""
     async with api(answer) as url, http_upstream(url) as upstream:
         access = ModelAccess(upstream)
@@ -154,7 +154,7 @@ async def test_errors_of_the_api_are_passed_on_with_what_a_client_acts_on() -> N
 
 
 async def test_a_proxy_that_repeats_the_key_does_not_tell_the_container() -> None:
-    said = Response(401, (("x-your-key", KEY),), f"wrong key {KEY}".encode())
+    said = HttpResponse(401, (("x-your-key", KEY),), f"wrong key {KEY}".encode())
     async with api(said) as url, http_upstream(url) as upstream:
         access = ModelAccess(upstream, CREDENTIAL)
         async with connection(access.service) as stream:
@@ -166,7 +166,7 @@ async def test_a_proxy_that_repeats_the_key_does_not_tell_the_container() -> Non
 
 async def test_nobody_there_is_said_with_what_to_check(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[ModelRequestSeen] = []
-    async with api(Response(200)) as url:
+    async with api(HttpResponse(200)) as url:
         pass
     async with http_upstream(url) as upstream:
         access = bound_access(upstream, CREDENTIAL, on_request=seen.append)
@@ -244,7 +244,7 @@ async def test_a_pool_that_is_used_up_is_not_blamed_on_the_address(
 
 
 async def test_a_redirect_is_not_followed() -> None:
-    away = Response(307, (("location", "http://127.0.0.1:1/"),))
+    away = HttpResponse(307, (("location", "http://127.0.0.1:1/"),))
     async with api(away) as url, http_upstream(url) as upstream:
         answer = await post(ModelAccess(upstream, CREDENTIAL))
     assert (answer.status, error_of(answer)) == (502, "api_error")
@@ -254,9 +254,9 @@ async def test_a_redirect_is_not_followed() -> None:
 async def test_no_cookie_goes_from_one_run_to_another() -> None:
     asked: list[Headers] = []
 
-    async def handler(request: Request) -> Response:
+    async def handler(request: HttpRequest) -> HttpResponse:
         asked.append(request.headers)
-        return Response(200, (("set-cookie", "who=me; Path=/"),), b"{}")
+        return HttpResponse(200, (("set-cookie", "who=me; Path=/"),), b"{}")
 
     async with serve_on_loopback(handler) as url, http_upstream(url) as upstream:
         first = await post(ModelAccess(upstream))

@@ -27,7 +27,7 @@ from orchestrator.containers.images.claude_binary import fetch_claude
 from orchestrator.domain.agent import AgentSpec, McpServer, Permissions
 from orchestrator.domain.container import HOME, WORKSPACE, Launch
 from orchestrator.gateway.http.loopback import SocketStream
-from orchestrator.gateway.parent import PATH, ParentAccess
+from orchestrator.gateway.parent import PARENT_PATH, ParentAccess
 from orchestrator.runners.claude import input as claude_input
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.output import Parser
@@ -254,7 +254,7 @@ async def parent_on_loopback(case: Case) -> AsyncIterator[str]:
             await stream.close()
 
     async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{PATH}"
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{PARENT_PATH}"
 
 
 def _folders(parent: Path) -> tuple[Path, Path]:
