@@ -20,12 +20,13 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Network
 from orchestrator.domain.container import MIB
 from orchestrator.errors import WireLost
-from orchestrator.gateway.egress.dial import Denied, Dialer, Dialled, Unreachable, is_own
+from orchestrator.gateway.egress.dial import Denied, Dialer, Unreachable, is_own
 from orchestrator.gateway.egress.rules import EgressRules, Verdict
 from orchestrator.gateway.http.byte_stream import STREAM_READ_BYTES, ByteStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
 from orchestrator.gateway.http.headers import CLIENT_GONE, DENIED, Headers
 from orchestrator.gateway.http.request_head import Head, read_head
+from orchestrator.gateway.http.socket_stream import SocketStream
 from orchestrator.gateway.http.tunnel import splice
 
 log = logging.getLogger(__name__)
@@ -219,7 +220,9 @@ class EgressAccess:
             return _Exchange(self, head, verdict, port, upstream, began)
         return None
 
-    async def _dial(self, verdict: Verdict, port: int, scheme: Literal["http", "https"]) -> Dialled:
+    async def _dial(
+        self, verdict: Verdict, port: int, scheme: Literal["http", "https"]
+    ) -> SocketStream:
         vet = self._rules.vet(verdict.host, port)
         self._busy += 1
         try:
@@ -302,7 +305,7 @@ class _Exchange:
         head: Head,
         verdict: Verdict,
         port: int,
-        upstream: Dialled,
+        upstream: SocketStream,
         began: float,
     ) -> None:
         self.verdict = verdict
