@@ -57,7 +57,7 @@ class LiveRun:
     @property
     def spent_usd(self) -> float:
         """What it has cost so far, with all that it has handed to others."""
-        usage = self.outcome.usage if self.reach is None else self.reach.model.usage
+        usage = self.outcome.usage if self.reach is None else self.reach.model.bill.usage
         return usage.cost_usd + sum(errand.spent_usd for errand in self.errands)
 
     @property
@@ -76,7 +76,7 @@ class LiveRun:
         if self.conversation is None or self.reach is None or self.outcome.steered:
             return False
         at_work = self.conversation.at_work.is_set() and self.conversation.in_turn
-        return at_work and self.reach.model.was_asked
+        return at_work and self.reach.model.bill.begun
 
     async def steer(self, text: str) -> bool:
         """Stop what the agent is doing and tell it something; False if it cannot hear.

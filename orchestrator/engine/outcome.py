@@ -56,5 +56,5 @@ class Outcome:
 
     def note_use(self, reach: Reach) -> None:
         """Take from the gateway what the run has used, and where it was not let."""
-        self.usage = reach.model.usage
+        self.usage = reach.model.bill.usage
         self.denied_hosts = reach.denied_hosts

@@ -88,10 +88,10 @@ async def _verdict(conversation: Conversation, outcome: Outcome) -> TurnEnded:
 
 async def _answered(ended: TurnEnded, plan: Plan, access: ModelAccess, outcome: Outcome) -> bool:
     """Fill in the outcome from a turn's verdict; False when the answer has to be sent back."""
-    if access.budget_exhausted and ended.reason != "ok":
+    if access.bill.exhausted and ended.reason != "ok":
         outcome.fail(
             "budget",
-            f"the run has cost ${access.usage.cost_usd:.4f} of ${access.budget_usd:.4f}; "
+            f"the run has cost ${access.bill.usage.cost_usd:.4f} of ${access.bill.budget_usd:.4f}; "
             "raise max_budget_usd, or ask for less",
         )
         return True

@@ -83,6 +83,10 @@ class Doorway:
         self.revoked = True
         self.cut()
 
+    def reopen(self) -> None:
+        """The service is bound to another run."""
+        self.revoked = False
+
 
 class Observer(Generic[Seen]):
     """Tells the run's record what passed. An error in there changes no answer."""

@@ -146,7 +146,7 @@ async def test_errors_of_the_api_are_passed_on_with_what_a_client_acts_on() -> N
     assert b"busy" in busy.body
     assert (refused.status, error_of(refused)) == (401, "authentication_error")
     assert "x-orchestrator-denied" not in refused.headers
-    assert access.usage == Usage(requests=2)
+    assert access.bill.usage == Usage(requests=2)
     assert [(s.status, s.error_type) for s in seen] == [
         (529, "overloaded_error"),
         (401, "authentication_error"),
@@ -213,7 +213,7 @@ async def test_hanging_up_before_anything_was_sent_costs_nothing() -> None:
                     await asked.wait()
                     stream.end()
                     await ended.wait()
-    assert access.usage == Usage(requests=1)
+    assert access.bill.usage == Usage(requests=1)
 
 
 async def test_a_pool_that_is_used_up_is_not_blamed_on_the_address(
@@ -374,9 +374,9 @@ async def test_a_client_that_hangs_up_cancels_the_request_and_pays_for_it(when: 
         await let_go.wait()
         await ended.wait()
     assert [(s.status, s.error_type) for s in seen] == [(499, "client_gone")]
-    assert access.usage.input_tokens == -(-len(body(max_tokens=1000)) // 2)
+    assert access.bill.usage.input_tokens == -(-len(body(max_tokens=1000)) // 2)
     # What was sent is worked on, whether anybody waits for it or not.
-    assert access.usage.output_tokens == (1000 if when == "before the answer" else 0)
+    assert access.bill.usage.output_tokens == (1000 if when == "before the answer" else 0)
 
 
 async def test_a_client_that_hangs_up_ends_the_connection_to_the_api() -> None:
