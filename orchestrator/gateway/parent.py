@@ -127,7 +127,7 @@ _EVENTS: Headers = (("content-type", "text/event-stream"), ("cache-control", "no
 
 _PARSE_ERROR, _INVALID_REQUEST, _UNKNOWN_METHOD, _INVALID_PARAMS = -32700, -32600, -32601, -32602
 
-JsonObject = dict[str, object]
+RpcObject = dict[str, object]
 
 
 class ParentAccess:
@@ -203,7 +203,7 @@ class ParentAccess:
         tasks: anyio.abc.TaskGroup,
         request: HttpRequest,
         number: int | str,
-        params: JsonObject,
+        params: RpcObject,
     ) -> HttpResponse:
         name, arguments = params.get("name"), _dict(params, "arguments")
         if name not in self._tools:
@@ -274,7 +274,7 @@ class _Question:
     def __init__(self, key: tuple[str, object], ask: Callable[[], Awaitable[str]]) -> None:
         self.key = key
         self.settled = anyio.Event()
-        self.result: JsonObject = _text(
+        self.result: RpcObject = _text(
             "the question was withdrawn before it was answered", is_error=True
         )
         self._ask = ask
@@ -318,7 +318,7 @@ def _event(message: bytes) -> bytes:
     return b"event: message\ndata: " + message + b"\n\n"
 
 
-def _message(body: bytes) -> tuple[str, int | str | None, JsonObject] | HttpResponse:
+def _message(body: bytes) -> tuple[str, int | str | None, RpcObject] | HttpResponse:
     """The method, the request's number (None for a notification) and the parameters."""
     if len(body) > MAX_MESSAGE_BYTES:
         return plain_response(413, f"a message has at most {MAX_MESSAGE_BYTES} bytes")
@@ -341,7 +341,7 @@ def _message(body: bytes) -> tuple[str, int | str | None, JsonObject] | HttpResp
     return method, number, params
 
 
-def _introduction(params: Mapping[str, object]) -> JsonObject:
+def _introduction(params: Mapping[str, object]) -> RpcObject:
     asked = params.get("protocolVersion")
     return {
         "protocolVersion": asked
@@ -352,7 +352,7 @@ def _introduction(params: Mapping[str, object]) -> JsonObject:
     }
 
 
-def _dict(values: Mapping[str, object], key: str) -> JsonObject:
+def _dict(values: Mapping[str, object], key: str) -> RpcObject:
     value = values.get(key)
     return value if isinstance(value, dict) else {}
 
@@ -375,15 +375,15 @@ def _key(request: HttpRequest, number: object) -> tuple[str, object]:
     return request.header("mcp-session-id"), number
 
 
-def _text(text: str, *, is_error: bool = False) -> JsonObject:
+def _text(text: str, *, is_error: bool = False) -> RpcObject:
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
 
-def _reply(number: int | str, result: JsonObject) -> bytes:
+def _reply(number: int | str, result: RpcObject) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
 
 
-def _result(number: int | str, result: JsonObject, *headers: tuple[str, str]) -> HttpResponse:
+def _result(number: int | str, result: RpcObject, *headers: tuple[str, str]) -> HttpResponse:
     return HttpResponse(200, (*_JSON, *headers), _reply(number, result))
 
 

@@ -12,7 +12,7 @@ from orchestrator.domain.result import Spent
 from orchestrator.gateway.model.prices import Used, cost_usd
 from orchestrator.gateway.model.request import BYTES_PER_INPUT_TOKEN, Asked, plain_name
 
-LINE_BYTES = 4 * 1024 * 1024
+EVENT_LINE_BYTES = 4 * 1024 * 1024
 """One line of a streamed answer. What is longer is passed on, but not read."""
 
 JSON_BYTES = 16 * 1024 * 1024
@@ -69,7 +69,7 @@ class Meter:
             self._skipping = False
         if not self._skipping:
             self._buffer += rest
-            if len(self._buffer) > LINE_BYTES:
+            if len(self._buffer) > EVENT_LINE_BYTES:
                 self._output_bytes += len(self._buffer)
                 self._buffer.clear()
                 self._skipping = True

@@ -29,26 +29,26 @@ from orchestrator.errors import OperatorError
 from orchestrator.redaction import MIN_SECRET, Redactor
 from orchestrator.settings import CREDENTIALS, SECRET_PREFIX
 
-FILE_BYTES = 1024 * 1024
+SECRETS_FILE_BYTES = 1024 * 1024
 """The longest secrets file that is read."""
 
-VALUE_BYTES = 64 * 1024
+SECRET_BYTES = 64 * 1024
 """The longest secret."""
 
 COMMAND_SECONDS = 30.0
 """For a command to print its secret; it may have to ask somebody's vault."""
 
-REAP_SECONDS = 5.0
+COMMAND_REAP_SECONDS = 5.0
 """After SIGKILL, for a command to be gone."""
 
-STDERR_BYTES = 4096
+COMMAND_STDERR_BYTES = 4096
 """How much of a command's complaints is read."""
 
-STDERR_CHARS = 300
+COMMAND_STDERR_CHARS = 300
 """And how much of them is repeated."""
 
 
-class Entry(Frozen):
+class SecretEntry(Frozen):
     """Where one secret is kept, and for whom."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -101,7 +101,7 @@ class SecretStore:
             found[secret.name] = await self._value(secret, entry, tuple(found.values()))
         return found
 
-    def _check_use(self, agent: AgentSpec, secret: Secret, entry: Entry) -> None:
+    def _check_use(self, agent: AgentSpec, secret: Secret, entry: SecretEntry) -> None:
         if entry.agents is not None and agent.name not in entry.agents:
             raise OperatorError(
                 f"the secret {secret.name} is not for the agent {agent.name}; whoever runs the "
@@ -118,7 +118,7 @@ class SecretStore:
             )
 
     async def _value(
-        self, secret: Secret, entry: Entry | None, others: tuple[SecretStr, ...]
+        self, secret: Secret, entry: SecretEntry | None, others: tuple[SecretStr, ...]
     ) -> SecretStr:
         variable = variable_of(secret.name)
         text = self._environ.get(variable, "")
@@ -138,7 +138,7 @@ class SecretStore:
             raise OperatorError(f"the secret {secret.name}, from {where}, {problem}")
         return SecretStr(text)
 
-    async def _kept(self, name: str, entry: Entry, others: tuple[SecretStr, ...]) -> str:
+    async def _kept(self, name: str, entry: SecretEntry, others: tuple[SecretStr, ...]) -> str:
         """The value, from where the file says."""
         if entry.env is not None:
             text = self._environ.get(entry.env, "")
@@ -165,10 +165,10 @@ def variable_of(name: str) -> str:
     return SECRET_PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
-def _read_entries(path: Path) -> dict[str, Entry]:
+def _read_entries(path: Path) -> dict[str, SecretEntry]:
     """What the secrets file says; nothing, if there is none."""
     try:
-        data = _read(path, FILE_BYTES, ours=True)
+        data = _read(path, SECRETS_FILE_BYTES, ours=True)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as exc:
@@ -187,7 +187,7 @@ def _read_entries(path: Path) -> dict[str, Entry]:
     return {str(name): _entry(path, str(name), value) for name, value in written.items()}
 
 
-def _entry(path: Path, name: str, value: Any) -> Entry:
+def _entry(path: Path, name: str, value: Any) -> SecretEntry:
     if not isinstance(value, dict):
         raise OperatorError(
             f"{path}: {name[:64]!r} must say where it is kept, such as {{env: VARIABLE}}, "
@@ -195,13 +195,13 @@ def _entry(path: Path, name: str, value: Any) -> Entry:
         )
     lists = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     try:
-        return Entry.model_validate(lists)
+        return SecretEntry.model_validate(lists)
     except ValidationError as exc:
         first = exc.errors(include_input=False, include_context=False, include_url=False)[0]
-        inside = [str(part) for part in first["loc"] if part in Entry.model_fields]
+        inside = [str(part) for part in first["loc"] if part in SecretEntry.model_fields]
         place = ".".join((name[:64], *inside))
         unknown = first["type"] == "extra_forbidden"
-        known = f"has something else than {', '.join(Entry.model_fields)}"
+        known = f"has something else than {', '.join(SecretEntry.model_fields)}"
         said = known if unknown else first["msg"].removeprefix("Value error, ")
         raise OperatorError(f"{path}: {place}: {said}") from None
 
@@ -228,7 +228,7 @@ def _read(path: Path, most: int, *, ours: bool = False) -> bytes:
 def _read_value(name: str, beside: Path, written: str) -> str:
     path = beside.parent / Path(written).expanduser()
     try:
-        data = _read(path, VALUE_BYTES)
+        data = _read(path, SECRET_BYTES)
     except OSError as exc:
         raise OperatorError(
             f"the secret {name} is not there: {path} cannot be read ({exc.strerror or exc})"
@@ -265,8 +265,8 @@ async def _printed(
             await process.wait()
     finally:
         await _end(process)
-    if len(said["stdout"]) > VALUE_BYTES:
-        raise OperatorError(f"{missing} prints more than {VALUE_BYTES // 1024} KiB")
+    if len(said["stdout"]) > SECRET_BYTES:
+        raise OperatorError(f"{missing} prints more than {SECRET_BYTES // 1024} KiB")
     if limit.cancelled_caught:
         raise OperatorError(
             f"{missing} was not done after {COMMAND_SECONDS:.0f} s; it can ask nobody anything"
@@ -277,7 +277,7 @@ async def _printed(
         complaint = " ".join(hidden.text(said["stderr"].decode(errors="replace")).split())
         raise OperatorError(
             f"{missing} failed with code {process.returncode}: "
-            f"{complaint[-STDERR_CHARS:] or 'it did not say why'}"
+            f"{complaint[-COMMAND_STDERR_CHARS:] or 'it did not say why'}"
         )
     return printed
 
@@ -287,7 +287,7 @@ async def _hear(process: Process, said: dict[str, bytes]) -> None:
 
     async def complaints(stream: ByteReceiveStream) -> None:
         async for data in stream:
-            said["stderr"] += data[: STDERR_BYTES - len(said["stderr"])]
+            said["stderr"] += data[: COMMAND_STDERR_BYTES - len(said["stderr"])]
 
     assert process.stdout is not None  # noqa: S101 both are pipes
     assert process.stderr is not None  # noqa: S101
@@ -295,7 +295,7 @@ async def _hear(process: Process, said: dict[str, bytes]) -> None:
         tasks.start_soon(complaints, process.stderr)
         async for data in process.stdout:
             said["stdout"] += data
-            if len(said["stdout"]) > VALUE_BYTES:
+            if len(said["stdout"]) > SECRET_BYTES:
                 process.kill()
                 tasks.cancel_scope.cancel()
                 return
@@ -305,11 +305,11 @@ async def _end(process: Process) -> None:
     """End a command and whatever it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    with anyio.move_on_after(REAP_SECONDS, shield=True):
+    with anyio.move_on_after(COMMAND_REAP_SECONDS, shield=True):
         await process.aclose()
 
 
-def _described(entry: Entry) -> str:
+def _described(entry: SecretEntry) -> str:
     if entry.env is not None:
         return f"the variable {entry.env}"
     return entry.file or f"the command {(entry.command or ('',))[0]!r}"
@@ -322,8 +322,8 @@ def _unfit(secret: Secret, text: str) -> str:
             f"is shorter than {MIN_SECRET} characters, too short to be kept out of records; use a "
             "longer one"
         )
-    if len(text) > VALUE_BYTES or "\0" in text:
-        return f"is longer than {VALUE_BYTES // 1024} KiB or holds a NUL; it cannot be used"
+    if len(text) > SECRET_BYTES or "\0" in text:
+        return f"is longer than {SECRET_BYTES // 1024} KiB or holds a NUL; it cannot be used"
     if secret.hosts and not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", text):
         return (
             "holds a character that no HTTP header can carry, such as a line break, or begins or "

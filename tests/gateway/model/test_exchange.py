@@ -219,8 +219,8 @@ async def test_hanging_up_before_anything_was_sent_costs_nothing() -> None:
 async def test_a_pool_that_is_used_up_is_not_blamed_on_the_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.gateway.model.upstream.MAX_CONNECTIONS", 1)
-    monkeypatch.setattr("orchestrator.gateway.model.upstream.POOL_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.gateway.model.upstream.MAX_UPSTREAM_CONNECTIONS", 1)
+    monkeypatch.setattr("orchestrator.gateway.model.upstream.UPSTREAM_POOL_SECONDS", 0.05)
     arrived = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
