@@ -13,7 +13,7 @@ from orchestrator.containers.failure import classify
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import ContainerSpec, Ending, Failure, Launch
-from orchestrator.wire.host import Completed, Process, Service, Wire, WireEnd
+from orchestrator.wire.host import Completed, Process, RelayService, Wire, WireEnd
 
 TELL_SECONDS = 5.0
 """After a wire has ended, for the engine to say with which exit code."""
@@ -50,7 +50,7 @@ class Container:
         """Start a process, feed it, and wait for its end."""
         return await self.wire.run(launch, data)
 
-    async def listen(self, port: int, name: str, service: Service) -> int:
+    async def listen(self, port: int, name: str, service: RelayService) -> int:
         """Serve 127.0.0.1:port inside from here; 0 picks a free port."""
         return await self.wire.listen(port, name, service)
 

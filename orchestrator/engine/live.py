@@ -133,7 +133,7 @@ class LiveRun:
 
     def note_use(self, stage: Stage) -> None:
         """Take from the gateway what the run has used, and where it was not let."""
-        self.usage = stage.reach.model.usage
+        self.usage = stage.reach.model.bill.usage
         self.denied_hosts = stage.reach.denied_hosts
 
     def joined(self, note: str) -> None:
@@ -152,7 +152,7 @@ class LiveRun:
             return False
         conversation = self._stage.conversation
         at_work = conversation.at_work.is_set() and conversation.in_turn
-        return at_work and self._stage.reach.model.was_asked
+        return at_work and self._stage.reach.model.bill.begun
 
     async def steer(self, text: str) -> bool:
         """Stop what the agent is doing and tell it something; False if it cannot hear.
@@ -182,7 +182,7 @@ class LiveRun:
     @property
     def spent_usd(self) -> float:
         """What it has cost so far, with all that it has handed to others."""
-        usage = self.usage if self._stage is None else self._stage.reach.model.usage
+        usage = self.usage if self._stage is None else self._stage.reach.model.bill.usage
         return usage.cost_usd + sum(errand.spent_usd for errand in self.errands)
 
     @property

@@ -87,10 +87,10 @@ async def _verdict(live: LiveRun, conversation: Conversation) -> TurnEnded:
 async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> bool:
     """Decide the run's end by a turn's verdict; False when the answer has to be sent back."""
     plan = live.plan
-    if access.budget_exhausted and ended.reason != "ok":
+    if access.bill.exhausted and ended.reason != "ok":
         live.fail(
             "budget",
-            f"the run has cost ${access.usage.cost_usd:.4f} of ${access.budget_usd:.4f}; "
+            f"the run has cost ${access.bill.usage.cost_usd:.4f} of ${access.bill.budget_usd:.4f}; "
             "raise max_budget_usd, or ask for less",
         )
         return True

@@ -152,13 +152,13 @@ class Rig:
         seen = Seen()
         heard, asked = len(self.canary.heard), len(self.book.asked)
         passed, events = len(self.dialer.passed), len(self.events)
-        requests = self.reach.model.usage.requests
+        requests = self.reach.model.bill.usage.requests
         yield seen
         seen.heard = self.canary.heard[heard:]
         seen.asked = self.book.asked[asked:]
         seen.passed = [host for host, _ in self.dialer.passed[passed:]]
         seen.events = self.events[events:]
-        seen.model_requests = self.reach.model.usage.requests - requests
+        seen.model_requests = self.reach.model.bill.usage.requests - requests
 
     async def answers(self) -> bool:
         return (await self.run("echo", "here")).stdout == b"here\n"

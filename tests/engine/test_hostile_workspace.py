@@ -15,10 +15,11 @@ from orchestrator.domain.container import MODEL_URL, Launch
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.gateway.model.scripted import Script, ScriptedServer, scripted_server
+from orchestrator.gateway.model.scripted import Script
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.settings import Settings
 from tests.engine.staged import AGENT_UID, open_service, write_agent, write_workspace
+from tests.gateway.model.scripted_server import ScriptedServer, scripted_server
 
 RUN_SECONDS = 120
 

@@ -13,9 +13,9 @@ import pytest
 from orchestrator.errors import AuthorError
 from orchestrator.gateway.model.scripted import (
     Refusal,
-    Reply,
     Script,
     ScriptedModel,
+    ScriptedReply,
     ScriptedUpstream,
     Text,
     ToolCall,
@@ -233,10 +233,10 @@ def test_a_script_is_read_from_yaml(tmp_path: Path) -> None:
         "    repeat: true\n"
     )
     assert load_script(path).steps == (
-        Reply(blocks=(ToolCall(tool="Bash", input={"command": "ls"}),)),
+        ScriptedReply(blocks=(ToolCall(tool="Bash", input={"command": "ls"}),)),
         Refusal(error=529),
-        Reply(blocks=(Text(text="a"), ToolCall(tool="Read"))),
-        Reply(blocks=(Text(text="b"),), delay_seconds=1.5, repeat=True),
+        ScriptedReply(blocks=(Text(text="a"), ToolCall(tool="Read"))),
+        ScriptedReply(blocks=(Text(text="b"),), delay_seconds=1.5, repeat=True),
     )
 
 
