@@ -23,12 +23,11 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from tests.soak import mutation_plugin
 from tests.soak.mutants import Mutant, sample
 
 HERE = Path(__file__).parent
@@ -67,9 +66,8 @@ MEMORY_KB = 8 * 1024 * 1024
 
 SANDBOX = """
 mount --bind "$1" "$1" && mount -o remount,bind,ro / && ulimit -v "$2" || exit 99
-cd "$1/tree"; shift 2; "$@"; exit $?
+cd "$1/tree"; shift 2; exec "$@"
 """
-NO_SANDBOX = 99
 
 Fate = Literal["killed", "timed out", "survived"]
 
@@ -127,11 +125,13 @@ def sources(tree: Path = ROOT, targets: tuple[str, ...] = TARGETS) -> dict[str, 
 def run_mutants(drawn: list[Mutant], say: Callable[[str], None], tree: Path = ROOT) -> Report:
     """Try them all."""
     report = Report()
-    with _copies(tree) as copies, ThreadPoolExecutor(RUNS) as pool:
+    with ExitStack() as stack, ThreadPoolExecutor(RUNS) as pool:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))
+        copies = [stack.enter_context(Copy(tree, folder / str(n))) for n in range(RUNS)]
         began = time.monotonic()
         tests = _recorded(copies, pool)
         say(f"{len(tests)} tests need no engine; {time.monotonic() - began:.0f} s")
-        free: queue.Queue[Path] = queue.Queue()
+        free: queue.Queue[Copy] = queue.Queue()
         for copy in copies:
             free.put(copy)
 
@@ -159,25 +159,70 @@ def can_run() -> bool:
             return False
 
 
-@contextmanager
-def _copies(tree: Path) -> Iterator[list[Path]]:
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copies = [Path(folder) / str(number) for number in range(RUNS)]
-        for copy in copies:
-            ignored = shutil.ignore_patterns(*NOT_COPIED)
-            shutil.copytree(tree, copy / "tree", ignore=ignored, symlinks=True)
-            # By hash: a mutant may have the size and the time of the source as it is.
-            by_hash = py_compile.PycInvalidationMode.CHECKED_HASH
-            package = copy / "tree" / "orchestrator"
-            assert compileall.compile_dir(package, quiet=1, invalidation_mode=by_hash)
-            shutil.copy(mutation_plugin.__file__, copy / "mutation_plugin.py")
-            (copy / "tmp").mkdir()
-        yield copies
+class Copy:
+    """A copy of the tree, and a worker that runs tests in it, in namespaces of its own."""
+
+    def __init__(self, tree: Path, folder: Path) -> None:
+        self.tree = folder / "tree"
+        self.folder = folder
+        ignored = shutil.ignore_patterns(*NOT_COPIED)
+        shutil.copytree(tree, self.tree, ignore=ignored, symlinks=True)
+        # By hash: a mutant may have the size and the time of the source as it is.
+        by_hash = py_compile.PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(self.tree / "orchestrator", quiet=1, invalidation_mode=by_hash)
+        for name in ("mutation_plugin.py", "mutation_worker.py"):
+            shutil.copy(HERE / name, folder)
+        (folder / "tmp").mkdir()
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder / "tmp"),
+            "TMPDIR": str(folder / "tmp"),
+            "PYTHONPATH": f"{self.tree}:{folder}",
+            "DOCKER_HOST": "unix:///no/engine.sock",
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "tmp" / "hypothesis"),
+        }
+        self._worker = subprocess.Popen(
+            _argv(folder, sys.executable, "-m", "mutation_worker"),
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.kill()  # --kill-child: all in its namespace go with it
+        self._worker.communicate()
+
+    def pytest(self, argv: list[str], seconds: float, **env: str) -> tuple[int, str]:
+        """Its exit code, -1 if it took too long, and what it said."""
+        quiet = ("-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
+        plain = ["-p", "mutation_plugin", "--hypothesis-seed=0"]
+        plain += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the worker has imported them
+        output = self.folder / "output"
+        asked = {
+            "argv": [*quiet, *plain, *argv],
+            "env": env,
+            "mutant": "MUTATION_SELECT" in env,
+            "output": str(output),
+            "seconds": seconds,
+        }
+        assert self._worker.stdin is not None
+        assert self._worker.stdout is not None
+        print(json.dumps(asked), file=self._worker.stdin, flush=True)
+        code = self._worker.stdout.readline()
+        if not code:
+            raise RuntimeError(f"the worker ended: {self._worker.wait()}")
+        shutil.rmtree(self.folder / "tmp")
+        (self.folder / "tmp").mkdir()
+        return int(code), output.read_text(errors="replace")
 
 
-def _recorded(copies: list[Path], pool: ThreadPoolExecutor) -> list[Seen]:
+def _recorded(copies: list[Copy], pool: ThreadPoolExecutor) -> list[Seen]:
     """Half of the test files in each copy."""
-    tree = copies[0] / "tree"
+    tree = copies[0].tree
     left_out = ("soak", "bench")
     files = sorted(
         str(path.relative_to(tree))
@@ -186,12 +231,11 @@ def _recorded(copies: list[Path], pool: ThreadPoolExecutor) -> list[Seen]:
     )
 
     def record(number: int) -> list[Seen]:
-        copy = copies[number]
-        written = copy / "recorded.json"
+        written = copies[number].folder / "recorded.json"
         argv = ["--timeout", str(SLOW_SECONDS * 3), *files[number::RUNS]]
-        done = _pytest(copy, argv, RECORD_SECONDS, MUTATION_RECORD=str(written))
+        _, said = copies[number].pytest(argv, RECORD_SECONDS, MUTATION_RECORD=str(written))
         if not written.exists():
-            raise RuntimeError(f"the tests cannot be run: {done.stdout[-2000:]}{done.stderr}")
+            raise RuntimeError(f"the tests cannot be run: {said[-2000:]}")
         tests = json.loads(written.read_text()).items()
         return [
             Seen(name, test["seconds"], frozenset((path, line) for path, line in test["called"]))
@@ -202,7 +246,7 @@ def _recorded(copies: list[Path], pool: ThreadPoolExecutor) -> list[Seen]:
     return [test for half in pool.map(record, range(RUNS)) for test in half]
 
 
-def _selected(mutant: Mutant, tests: list[Seen], copy: Path) -> list[Seen]:
+def _selected(mutant: Mutant, tests: list[Seen], copy: Copy) -> list[Seen]:
     """The tests that may notice: those that call the function it is in.
 
     What is in no function is run by whoever imports the file: those who call something of it, or
@@ -219,7 +263,7 @@ def _selected(mutant: Mutant, tests: list[Seen], copy: Path) -> list[Seen]:
     if not found and not mutant.function:
         module = mutant.path.removesuffix(".py").replace("/", ".")
         naming = {t.name.split("::")[0] for t in tests}
-        naming = {name for name in naming if module in (copy / "tree" / name).read_text()}
+        naming = {name for name in naming if module in (copy.tree / name).read_text()}
         found = [test for test in tests if test.name.split("::")[0] in naming]
     found.sort(key=lambda test: (len(test.called), test.seconds))
     chosen, seconds = [], 0.0
@@ -231,65 +275,22 @@ def _selected(mutant: Mutant, tests: list[Seen], copy: Path) -> list[Seen]:
     return chosen
 
 
-def _fate(mutant: Mutant, tests: list[Seen], copy: Path) -> Fate:
+def _fate(mutant: Mutant, tests: list[Seen], copy: Copy) -> Fate:
     if not tests:
         return "survived"
-    select = copy / "selected.json"
+    select = copy.folder / "selected.json"
     select.write_text(json.dumps([test.name for test in tests]))
     patience = 15 + 3 * max(test.seconds for test in tests)
-    file = copy / "tree" / mutant.path
+    seconds = 60 + 4 * sum(test.seconds for test in tests)
+    argv = ["-x", "--timeout", str(patience), *{test.name.split("::")[0] for test in tests}]
+    file = copy.tree / mutant.path
     source = file.read_bytes()
     file.write_bytes(mutant.applied(source))
-    argv = ["-x", "--timeout", str(patience), *{test.name.split("::")[0] for test in tests}]
-    try:
-        seconds = 60 + 4 * sum(test.seconds for test in tests)
-        done = _pytest(copy, argv, seconds, MUTATION_SELECT=str(select))
-    except subprocess.TimeoutExpired:
-        return "timed out"
-    finally:
-        file.write_bytes(source)
-        shutil.rmtree(copy / "tmp")
-        (copy / "tmp").mkdir()
-    if done.returncode == NO_SANDBOX:
-        raise RuntimeError(f"no namespaces: {done.stderr}")
-    if done.returncode == 0:
+    code, said = copy.pytest(argv, seconds, MUTATION_SELECT=str(select))
+    file.write_bytes(source)
+    if code == 0:
         return "survived"
-    return "timed out" if "Timeout (>" in done.stdout else "killed"
-
-
-def _pytest(
-    copy: Path, argv: list[str], seconds: float, **env: str
-) -> subprocess.CompletedProcess[str]:
-    """Tests in a copy: no engine, nothing of this machine's, the same examples each time."""
-    env |= {
-        "PATH": os.environ["PATH"],
-        "HOME": str(copy / "tmp"),
-        "TMPDIR": str(copy / "tmp"),
-        "PYTHONPATH": f"{copy / 'tree'}:{copy}",
-        "DOCKER_HOST": "unix:///no/engine.sock",
-        "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "tmp" / "hypothesis"),
-    }
-    if "MUTATION_SELECT" in env:
-        env["PYTHONDONTWRITEBYTECODE"] = "1"
-    quiet = ("-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
-    plain = ("-p", "mutation_plugin", "--hypothesis-seed=0")
-    command = (sys.executable, "-m", "pytest", *quiet, *plain, *argv)
-    # A process group of its own is not enough: wardens make more. The namespace ends with its init.
-    with subprocess.Popen(
-        _argv(copy, *command),
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=seconds)
-        except BaseException:
-            process.kill()  # --kill-child: all in it go with it
-            raise
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    return "timed out" if code < 0 or "Timeout (>" in said else "killed"
 
 
 def _argv(copy: Path, *command: str) -> list[str]:
