@@ -21,13 +21,13 @@ WAITING: frozenset[RunStatus] = frozenset(("paused", "waiting_parent_reply"))
 """Somebody outside has to do something before it goes on."""
 
 _AT_WORK: tuple[RunStatus, ...] = ("running", "paused", "waiting_parent_reply", "parent_replied")
-_ENDS: tuple[RunStatus, ...] = ("completed", "failed", "cancelled", "timed_out")
-FINAL: frozenset[RunStatus] = frozenset(_ENDS)
+_END_STATUSES: tuple[RunStatus, ...] = ("completed", "failed", "cancelled", "timed_out")
+FINAL: frozenset[RunStatus] = frozenset(_END_STATUSES)
 
 TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     "pending": frozenset(("running", "failed", "cancelled")),
     **{status: FINAL.union(_AT_WORK) - {status} for status in _AT_WORK},
-    **{status: frozenset() for status in _ENDS},
+    **{status: frozenset() for status in _END_STATUSES},
 }
 """What may follow what; a run that has ended stays as it is."""
 

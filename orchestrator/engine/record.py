@@ -26,7 +26,7 @@ MAX_VALUE = 4000
 MAX_ITEMS = 100
 """Of one list or object there; that there are more is said."""
 
-MAX_DEPTH = 32
+DATA_DEPTH = 32
 """Of lists in lists in an event's data; what lies deeper is left out."""
 
 LOOKED_AT = 16
@@ -39,7 +39,7 @@ saw, each. Whoever can write to the CLI's output can make up the first two."""
 EVENTS_PER_SECOND = 100
 """Unless somebody says otherwise."""
 
-TAIL = 20
+LOG_LINES = 20
 """How many last lines a failure repeats, and how many warnings any result."""
 
 Listener = Callable[[Event], None]
@@ -64,7 +64,7 @@ class Record:
         self._seq = 0
         self._kept = Counter[str]()
         self._flood = Flood(events_per_second)
-        self._tail: deque[str] = deque(maxlen=TAIL)
+        self._tail: deque[str] = deque(maxlen=LOG_LINES)
         self._warnings: dict[str, None] = {}
         self._ended: Event | None = None
 
@@ -112,11 +112,11 @@ class Record:
             at=time.time(),
             kind=kind,
             text=line,
-            data={key: self._bounded(value, MAX_DEPTH) for key, value in data.items()},
+            data={key: self._bounded(value, DATA_DEPTH) for key, value in data.items()},
         )
         self._pending.append(event)
         self._tail.append(f"{kind}: {line}" if line else kind)
-        if kind == "warning" and len(self._warnings) < TAIL:
+        if kind == "warning" and len(self._warnings) < LOG_LINES:
             self._warnings[line] = None
         if kind == "ended":
             self._ended = event

@@ -25,7 +25,7 @@ LAST_CALL_SHARE = 0.05
 LAST_CALL_SECONDS = 5.0
 """When so much is left, whatever is under way is interrupted."""
 
-READ_SECONDS = 20.0
+ANSWER_CHECK_SECONDS = 20.0
 """For an answer to be compared with its schema, on a machine under load."""
 
 OOM_NEWS_SECONDS = 2.0
@@ -126,12 +126,12 @@ async def _read(text: str, schema: dict[str, object] | None) -> output.Answer:
     if not output.may_be_slow(text, schema):
         return await anyio.to_thread.run_sync(output.read_answer, text, schema)
     try:
-        with anyio.fail_after(READ_SECONDS):
+        with anyio.fail_after(ANSWER_CHECK_SECONDS):
             return await anyio.to_process.run_sync(
                 output.read_answer, text, schema, cancellable=True
             )
     except (TimeoutError, anyio.BrokenWorkerProcess):
-        said = f"the answer could not be compared with its schema in {READ_SECONDS:.0f} s; say less"
+        said = f"the answer could not be compared with its schema in {ANSWER_CHECK_SECONDS:.0f} s; say less"
         return output.Answer(errors=(said,))
 
 

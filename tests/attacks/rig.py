@@ -132,6 +132,7 @@ class Rig:
         """Each is a Python expression to be called -> the name of its error, or "WORKED"."""
         rows = ", ".join(f"{text!r}: attempt({text})" for text in attempts)
         answers: dict[str, str] = await self.python(f"say({{{rows}}})")
+        assert list(answers) == list(attempts)
         return answers
 
     async def ask(self, data: bytes | Sequence[bytes], port: int = EGRESS_PORT) -> list[bytes]:
@@ -144,7 +145,9 @@ class Rig:
         )
         done = await self.run("python3", "-c", TOOLS + code, stdin=json.dumps(told).encode())
         assert done.code == 0, done.stderr.decode(errors="replace")
-        return [base64.b64decode(text) for text in json.loads(done.stdout)]
+        answers = [base64.b64decode(text) for text in json.loads(done.stdout)]
+        assert len(answers) == len(pieces)
+        return answers
 
     @contextmanager
     def watched(self) -> Iterator[Seen]:

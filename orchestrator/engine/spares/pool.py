@@ -35,13 +35,13 @@ from orchestrator.errors import OrchestratorError
 
 log = logging.getLogger(__name__)
 
-MAKE_SECONDS = 180.0
+SPARE_MAKE_SECONDS = 180.0
 """For one spare to be ready, on a machine under load."""
 
-CLAIM_SECONDS = 5.0
+SPARE_WAKE_SECONDS = 5.0
 """For a spare to be paused or resumed; one that takes longer is not used."""
 
-CLOSE_SECONDS = 30.0
+SPARE_CLOSE_SECONDS = 30.0
 """For a spare to go; after that whatever it waits for is cancelled."""
 
 YOUNG_SECONDS = 10.0
@@ -177,7 +177,7 @@ class Pool(Generic[S]):
     async def _take(self, key: str) -> Slot[S] | None:
         while (slot := self._next(key)) is not None:
             try:
-                with anyio.fail_after(CLAIM_SECONDS):
+                with anyio.fail_after(SPARE_WAKE_SECONDS):
                     async with slot.lock:
                         await slot.spare.resume()
             except Exception as exc:  # noqa: BLE001 whatever it is, this one is of no use
@@ -222,7 +222,7 @@ class Pool(Generic[S]):
         """See it go, cancelled or not."""
         slot.over.set()
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(CLOSE_SECONDS):
+            with anyio.move_on_after(SPARE_CLOSE_SECONDS):
                 await slot.gone.wait()
                 return
             log.warning("%s takes long to go", slot.spare.name)
@@ -251,7 +251,7 @@ class Pool(Generic[S]):
                 self._tasks.start_soon(self._mind_memory)
                 begun.set()
                 await self._leaving.wait()
-                with anyio.move_on_after(CLOSE_SECONDS):
+                with anyio.move_on_after(SPARE_CLOSE_SECONDS):
                     await self._empty()
                 self._tasks.cancel_scope.cancel()
         finally:
@@ -276,7 +276,7 @@ class Pool(Generic[S]):
         """From making it to its end, in one task, since that is how context managers want it."""
         try:
             with slot.scope:
-                slot.scope.deadline = anyio.current_time() + MAKE_SECONDS
+                slot.scope.deadline = anyio.current_time() + SPARE_MAKE_SECONDS
                 async with slot.shelf.make() as spare:
                     slot.scope.deadline = math.inf
                     try:
@@ -285,7 +285,7 @@ class Pool(Generic[S]):
                     finally:
                         self._discard(slot, "dead")  # before it is closed, so that nobody gets it
             if slot.state == "making" and not slot.unwanted:
-                self._failed(slot, f"it was not ready after {MAKE_SECONDS:.0f} s")
+                self._failed(slot, f"it was not ready after {SPARE_MAKE_SECONDS:.0f} s")
         except OrchestratorError as exc:
             self._failed(slot, str(exc))
         except Exception as exc:  # a spare that fails must not take the others with it
@@ -339,7 +339,7 @@ class Pool(Generic[S]):
         if limits.pause_after_seconds is not None:
             await anyio.sleep(limits.pause_after_seconds)
             try:
-                with anyio.fail_after(CLAIM_SECONDS):
+                with anyio.fail_after(SPARE_WAKE_SECONDS):
                     async with slot.lock:  # nobody resumes it in between
                         if slot.state == "waiting":
                             await slot.spare.pause()

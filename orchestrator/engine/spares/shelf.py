@@ -22,7 +22,7 @@ MEMINFO = Path("/proc/meminfo")
 MEMINFO_BYTES = 64 * 1024
 """What is read of it: some two kilobytes, on any machine."""
 
-PATIENCE_SECONDS = 2.0
+REFILL_PATIENCE_SECONDS = 2.0
 """How long a refill stands back for runs that start: on a busy day there is always one, and then
 every next run would start cold as well."""
 
@@ -184,7 +184,7 @@ class Gate:
 
     async def calm(self) -> None:
         """Wait until nobody is in a hurry, or for as long as anybody can be asked to."""
-        with anyio.move_on_after(PATIENCE_SECONDS):
+        with anyio.move_on_after(REFILL_PATIENCE_SECONDS):
             while self._starting or anyio.current_time() < self._quiet_until:
                 if self._starting:
                     await self._changed.wait()

@@ -21,7 +21,7 @@ from orchestrator.runners.claude.permissions import permission_flags
 PROMPT_FILE = f"{HOME}/.orchestrator/prompt.md"
 MCP_FILE = f"{HOME}/.orchestrator/mcp.json"
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+AGENT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 OWN_PREFIXES = ("ANTHROPIC_", "CLAUDE_")
 """Variables of the CLI that decide where it talks to, as whom, and what it loads."""
@@ -98,7 +98,7 @@ def history_file(session_id: str, cwd: str) -> str:
 
 def _environment(base_url: str, token: str) -> dict[str, str]:
     return {
-        "PATH": PATH,
+        "PATH": AGENT_PATH,
         "HOME": HOME,
         "LANG": "C.UTF-8",
         "TERM": "dumb",
