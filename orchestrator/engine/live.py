@@ -37,7 +37,7 @@ class LiveRun:
     """One run, from the moment its task is accepted to its result."""
 
     prepared: Prepared
-    """As of then. What the run launches may be looked up anew when its turn comes."""
+    """As of then. What the run launches may be looked up anew when it gets its slot."""
     record: Record
     clock: Clock
     desk: Desk
