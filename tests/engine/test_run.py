@@ -108,7 +108,7 @@ async def test_a_task_that_is_given_up_ends_whatever_is_wrong_with_it(
 async def test_an_answer_that_takes_for_ever_to_compare_is_given_up_and_nobody_waits_for_it(
     text: str, schema: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "READ_SECONDS", 1.0)
+    monkeypatch.setattr(turns, "ANSWER_CHECK_SECONDS", 1.0)
     beats = 0
 
     async def beat() -> None:
@@ -124,7 +124,7 @@ async def test_an_answer_that_takes_for_ever_to_compare_is_given_up_and_nobody_w
             tasks.cancel_scope.cancel()
     assert answer.errors[0].startswith("the answer could not be compared with its schema in 1 s")
     assert beats > 10
-    monkeypatch.setattr(turns, "READ_SECONDS", PATIENCE)
+    monkeypatch.setattr(turns, "ANSWER_CHECK_SECONDS", PATIENCE)
     good = await turns._read('"fine"', {"type": "string", "pattern": "^f"})
     assert good == output.Answer(value="fine")
 

@@ -342,7 +342,7 @@ async def answered(
 ) -> list[object]:
     """What a program hears that makes requests as the CLI does, until it has so many answers."""
     argv = ("python3", "-c", IMPOSTOR, json.dumps(requests), str(answers))
-    launch = Launch(argv=argv, env={"PATH": claude_launch.PATH})
+    launch = Launch(argv=argv, env={"PATH": claude_launch.AGENT_PATH})
     with anyio.fail_after(PATIENCE):
         async with runtime.open(spec) as container, container.spawn(launch) as process:
             conversation = Conversation(process)
