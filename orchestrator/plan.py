@@ -49,7 +49,7 @@ TMP = "/tmp"  # noqa: S108 inside the container
 
 
 class Place(Frozen):
-    """Facts about this machine that a plan needs, looked up by whoever asks for one."""
+    """Facts about this machine that a plan needs; the planner looks them up."""
 
     image: str
     """What an agent runs in that names no image of its own."""
@@ -194,7 +194,7 @@ def _lifetime(agent: AgentSpec, timeout: float) -> float:
     waiting = WAITING_SECONDS if agent.warm else 0.0
     waiting += agent.ask.patience_seconds if agent.may_wait else 0.0
     waiting += COLLECT_SECONDS if agent.workspace.mode == "copy" else 0.0
-    # Of the agent's time, not of the task's: spares are made before anybody asks for less.
+    # Of the agent's time, not of the task's: a spare is made before a task asks for less.
     mine = agent.timeout_ms / 1000 if agent.warm else timeout
     return min(KEPT_SECONDS, mine + waiting + OUTLIVE_SECONDS)
 
@@ -213,7 +213,7 @@ def _told(agent: AgentSpec) -> AgentSpec:
 
 
 def _user(agent: AgentSpec, task: Task, place: Place) -> User:
-    """Whoever owns what the agent sees; of a copy, the agent itself."""
+    """The owner of the directory that the agent sees; of a copy, the agent itself."""
     if task.workspace is None or agent.workspace.mode == "copy":
         return User()
     return place.workspace_owner or User()

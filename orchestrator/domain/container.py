@@ -17,7 +17,7 @@ MODEL_PORT = 8080
 MODEL_URL = f"http://127.0.0.1:{MODEL_PORT}"
 
 EGRESS_PORT = 8081
-"""Where the HTTP proxy is reached inside, if the agent may talk to anybody."""
+"""Where the HTTP proxy is reached inside, if agent.md allows any host."""
 EGRESS_URL = f"http://127.0.0.1:{EGRESS_PORT}"
 
 ROUTES_PORT = 8082
@@ -25,7 +25,7 @@ ROUTES_PORT = 8082
 ROUTES_URL = f"http://127.0.0.1:{ROUTES_PORT}"
 
 PARENT_PORT = 8083
-"""Where the agent asks whoever called it: an MCP server of ours."""
+"""Where the agent asks its caller: an MCP server of ours."""
 PARENT_URL = f"http://127.0.0.1:{PARENT_PORT}/mcp"
 
 SHM_BYTES = 64 * MIB
@@ -174,7 +174,7 @@ class Launch(Frozen):
 
 
 class Ending(Frozen):
-    """How a container's wire ended, as far as anybody can tell."""
+    """How a container's wire ended, as far as it is known."""
 
     how: Literal["closed", "eof", "malformed", "silent"]
     detail: str = ""

@@ -40,7 +40,7 @@ class Task(Frozen):
     parent_run_id: str = ""
     """The run whose agent asked for this one; or, in a session, the run that it goes on from."""
     budget_usd: Annotated[float, Field(gt=0)] | None = None
-    """Less than the agent's own budget, if whoever asks has less left."""
+    """Less than the agent's own budget, if the run that asks has less left."""
     depth: Annotated[int, Field(ge=0)] = 0
     """How many agents stand between this task and the caller from outside."""
     run_id: str = Field(default_factory=new_run_id)

@@ -37,7 +37,7 @@ class LiveRun:
     """One run, from the moment its task is accepted to its result."""
 
     prepared: Prepared
-    """As of then. What the run launches may be looked up anew when its turn comes."""
+    """As of then. What the run launches may be looked up anew when it gets its slot."""
     record: Record
     clock: Clock
     desk: Desk
@@ -109,6 +109,27 @@ class LiveRun:
     def fail(self, reason: Reason, message: str, status: RunStatus = "failed") -> None:
         self.status, self.reason, self.message = status, reason, message
 
+    def new_attempt(self) -> None:
+        """The agent begins a turn that may be the answer."""
+        self.attempts += 1
+
+    def is_interim(self, interrupted: bool) -> bool:
+        """Whether a turn that ended did so because the agent was told something: then the next one
+        is the answer.
+        """
+        if self.steered:
+            self.steered -= 1
+            return True
+        if interrupted and self.nudged:
+            self.nudged = False
+            return True
+        return False
+
+    def check(self, schema_errors: tuple[str, ...]) -> bool:
+        """Whether an answer is as its schema says; why not is kept for the envelope."""
+        self.schema_errors = schema_errors
+        return not schema_errors
+
     def complete(self, result: object, reason: Reason = "ok", message: str = "") -> None:
         self.status, self.reason, self.message, self.result = "completed", reason, message, result
 
@@ -135,6 +156,10 @@ class LiveRun:
         """Take from the gateway what the run has used, and where it was not let."""
         self.usage = stage.reach.model.bill.usage
         self.denied_hosts = stage.reach.denied_hosts
+
+    def note_changes(self, files: tuple[ChangedFile, ...], patch: str) -> None:
+        """What the agent did to its copy of the workspace."""
+        self.changed_files, self.patch = files, patch
 
     def joined(self, note: str) -> None:
         """The run has its session; `note` tells what became of the conversation of before."""

@@ -118,7 +118,7 @@ async def _hand_back(live: LiveRun, stage: Stage, snapshot: Snapshot, copies: Co
         with anyio.CancelScope(shield=True):
             handed = await copies.recall(live.run_id, record)
     if handed is not None:
-        live.changed_files, live.patch = handed.changed_files, handed.patch
+        live.note_changes(handed.changed_files, handed.patch)
 
 
 async def _work(live: LiveRun, stage: Stage, snapshot: Snapshot | None, copies: Copies) -> None:

@@ -144,7 +144,7 @@ class Service:
         return LiveRun(prepared, record, clock, desk, run_child or self.run, works_for=above)
 
     async def finish(self, live: LiveRun) -> RunResult:
-        """Bring an accepted task to its end: wait for its turn, run it, and keep its result."""
+        """Bring an accepted task to its end: wait for a slot, run it, and keep its result."""
         async with AsyncExitStack() as held:  # until the end is kept: then the next run may begin
             try:
                 await self._run_when_free(live, held)

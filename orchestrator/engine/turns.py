@@ -53,7 +53,7 @@ async def converse(live: LiveRun, stage: Stage) -> None:
     try:
         async for attempt in policy:
             with attempt:
-                live.attempts += 1
+                live.new_attempt()
                 await conversation.say(message)
                 ended = await _verdict(live, conversation)
                 if not await _answered(live, ended, stage.reach.model):
@@ -75,13 +75,9 @@ async def _verdict(live: LiveRun, conversation: Conversation) -> TurnEnded:
     """The end of the turn; one that ended while something was being said is not the last."""
     while True:
         ended = await conversation.turn()
-        if live.steered:  # the next turn is the answer to what was said
-            live.steered -= 1
-        elif ended.interrupted and live.nudged:
-            live.nudged = False
-        else:
+        if not live.is_interim(ended.interrupted):
             return ended
-        live.attempts += 1
+        live.new_attempt()
 
 
 async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> bool:
@@ -103,12 +99,10 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
     if ended.reason != "ok":
         live.fail(ended.reason, ended.text or _MESSAGES.get(ended.reason, ended.reason))
         return True
-    live.schema_errors = ()
     value: object = ended.text
     if plan.agent.output_format == "json":
         answer = await _read(ended.text, plan.agent.output_schema)
-        if answer.errors:
-            live.schema_errors = answer.errors
+        if not live.check(answer.errors):
             return False
         value = answer.value
     if live.hurried:
@@ -131,7 +125,8 @@ async def _read(text: str, schema: dict[str, object] | None) -> output.Answer:
                 output.read_answer, text, schema, cancellable=True
             )
     except (TimeoutError, anyio.BrokenWorkerProcess):
-        said = f"the answer could not be compared with its schema in {ANSWER_CHECK_SECONDS:.0f} s; say less"
+        seconds = f"{ANSWER_CHECK_SECONDS:.0f} s"
+        said = f"the answer could not be compared with its schema in {seconds}; say less"
         return output.Answer(errors=(said,))
 
 

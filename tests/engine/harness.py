@@ -15,7 +15,6 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions.sessions import Sessions
-from orchestrator.engine.spares.pool import Pool
 from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
 from orchestrator.engine.staging import Gateway
@@ -26,6 +25,7 @@ from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.settings import read_settings
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionRows
+from tests.engine.spares.watched_pool import WatchedPool
 
 Steps = Sequence[dict[str, object]]
 
@@ -62,7 +62,7 @@ class Harness:
         policy = MountPolicy(roots=(folder,), home=Path("/nowhere"))
         self.copies = Copies(folder / "changes", policy)
         self.sessions = Sessions(runtime, SessionRows(self.store, "a test"))
-        self.pool: Pool[WaitingStage] = Pool(PoolLimits())
+        self.pool: WatchedPool[WaitingStage] = WatchedPool(PoolLimits())
         self.dialer = Dialer()
         self.environ: dict[str, str] = {}
         self.secrets: dict[str, str] = {}

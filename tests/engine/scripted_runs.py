@@ -55,7 +55,7 @@ class Listening:
 
     async def say(self, text: str) -> None:
         self.heard.append(text)
-        self._live.steered -= 1  # the turn that was interrupted has ended
+        self._live.is_interim(True)  # the turn that was interrupted has ended
 
 
 class ScriptedService(Service):

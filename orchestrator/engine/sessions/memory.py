@@ -171,7 +171,7 @@ def _says(path: Path, text: str) -> bool:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """All of it or nothing, as whoever owns the folder."""
+    """All of it or nothing, as a file of the folder's owner."""
     owner = path.parent.stat()
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", delete=False

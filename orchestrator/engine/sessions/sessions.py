@@ -20,7 +20,7 @@ from contextlib import (
 )
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 import anyio
 
@@ -36,6 +36,11 @@ from orchestrator.store.session_rows import SessionKey, SessionRow, SessionRows,
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+OpenStage = Callable[
+    [Container, Reach, LimitCounter, str, bool], AbstractAsyncContextManager[Stage]
+]
+"""Starts the CLI in a session's container, with the conversation of this id; True: resume it."""
 
 IDLE_LOOK_SECONDS = 0.5
 """How often idle sessions are looked at, and those that another process waits for."""
@@ -53,20 +58,6 @@ RETRY_SECONDS = 0.2
 
 SESSION_CLOSE_SECONDS = 30.0
 """For a CLI and its container to end."""
-
-
-class OpenStage(Protocol):
-    """Starts the CLI in a session's container, with a new conversation or with one of before."""
-
-    def __call__(
-        self,
-        container: Container,
-        reach: Reach,
-        limits: LimitCounter,
-        conversation: str,
-        resume: bool,
-        /,
-    ) -> AbstractAsyncContextManager[Stage]: ...
 
 
 @dataclass(frozen=True)
@@ -191,7 +182,7 @@ class Sessions:
         return True
 
     async def let_go(self, key: SessionKey) -> bool:
-        """Have whoever has a session stop it; False if nobody has. NameTaken if it is in use."""
+        """Have the process that has a session stop it; False if none has. NameTaken if in use."""
         if await self.stop(key):
             return True
         row = await self._rows.get(key)
@@ -246,12 +237,12 @@ class Sessions:
                     await self._rows.want(key)
                     await anyio.sleep(RETRY_SECONDS)
         except BaseException:
-            with anyio.CancelScope(shield=True):  # or it would be stopped for nobody
+            with anyio.CancelScope(shield=True):  # or its process would stop it for no reason
                 await self._rows.want(key, wanted=False)
             raise
 
     async def _stopped(self, key: str) -> None:
-        """NameTaken while somebody has the session's container."""
+        """NameTaken while a process has the session's container."""
         if any(info.key == key and info.status == "running" for info in await self._runtime.list()):
             raise NameTaken(f"{key} is running")
 
@@ -390,7 +381,7 @@ GONE = "the conversation of before is gone with its files; a new one has begun"
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What goes wrong between calls is logged; nobody waits for it, and there is a next time."""
+    """What goes wrong between calls is logged: no caller waits for it, and it is tried again."""
     try:
         yield
     except OrchestratorError as exc:

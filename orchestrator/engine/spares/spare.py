@@ -1,4 +1,4 @@
-"""One spare: a container on its wire with its CLI started, waiting for somebody to talk to it."""
+"""One spare: a container on its wire with its CLI started, waiting for a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEMORY_FILES = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat
 
 MEMORY_ROWS = ((b"anon", b"shmem"), (b"total_rss", b"total_shmem"))
 """What goes back to the machine when the container goes: v2, and v1. Not the page cache, which
-holds a CLI's program for all of them, and is charged to whoever read it first."""
+holds a CLI's program for all of them, and is charged to the container that read it first."""
 
 
 class Spare(Protocol):

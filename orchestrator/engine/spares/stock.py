@@ -67,8 +67,8 @@ class Stock:
 
     @asynccontextmanager
     async def claimed(self, prepared: Prepared) -> AsyncIterator[WaitingStage]:
-        """A spare, or a stage made now. A spare that was used goes by itself afterwards, unless
-        somebody could see what it still does; the pool does not end before it.
+        """A spare, or a stage made now. A spare that was used is removed in the background, unless
+        what its processes still do could be seen outside; the pool does not end before that.
         """
         # From before the claim: a refill in the very same moment would slow down this run.
         self.pool.gate.hush(self.pool.limits.quiet_seconds)
@@ -134,7 +134,7 @@ class Stock:
     async def _stock(self, agents: Sequence[AgentSpec]) -> None:
         """Want spares for these agents, and for no others."""
         found = {agent.name: await self._usual(agent) for agent in agents}
-        wanted: dict[str, str] = {}  # from here on nobody comes in between
+        wanted: dict[str, str] = {}  # no await from here on: a claim must not see half of it
         for name, prepared in found.items():
             alike = [key for key, known in self._wanted.items() if known == name]
             if prepared is not None and prepared.spare_key not in alike:
@@ -171,7 +171,7 @@ class Stock:
         """The next run may well be like this one: on the same workspace, for instance."""
         alike = [key for key, name in self._wanted.items() if name == prepared.agent.name]
         if not alike or prepared.spare_key in alike:
-            return  # nobody keeps spares of it, or these are there already
+            return  # no spares are kept of it, or these are there already
         if prepared.made_of != self._stocked.get(prepared.agent.name):
             return  # the agent has changed since this run began
         for key in alike[1 : len(alike) + 2 - MAX_ALIKE]:

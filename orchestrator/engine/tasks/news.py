@@ -6,7 +6,7 @@ from math import inf
 
 import anyio
 
-LOOK_SECONDS = 0.3
+STORE_LOOK_SECONDS = 0.3
 """How often the store is looked at all the same: other processes cannot wake us."""
 
 
@@ -27,8 +27,8 @@ class News:
 
 
 async def wait_for_news(changed: anyio.Event, seconds: float = inf) -> None:
-    """Until it is time to read the store again: at the next change, or LOOK_SECONDS later; not
-    longer than `seconds`.
+    """Until it is time to read the store again: at the next change, after STORE_LOOK_SECONDS, or
+    after `seconds`.
     """
-    with anyio.move_on_after(min(seconds, LOOK_SECONDS)):
+    with anyio.move_on_after(min(seconds, STORE_LOOK_SECONDS)):
         await changed.wait()

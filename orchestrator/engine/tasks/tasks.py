@@ -24,7 +24,7 @@ from orchestrator.engine.conversation import CliEnded
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
-from orchestrator.engine.tasks.news import LOOK_SECONDS
+from orchestrator.engine.tasks.news import STORE_LOOK_SECONDS
 from orchestrator.engine.tasks.task_book import CANCEL_SECONDS, TaskBook, TaskView
 from orchestrator.errors import OrchestratorError, RunRefused
 
@@ -161,12 +161,14 @@ class Tasks:
             views = await self.book.wait(run_ids, None, seconds=inf)
             if all(view.status in FINAL for view in views):
                 return [view.run_id for view in views if view.status != "completed"]
-            await anyio.sleep(LOOK_SECONDS)  # one of them asks something, and its caller answers
+            await anyio.sleep(
+                STORE_LOOK_SECONDS
+            )  # one of them asks something, and its caller answers
 
     async def _keep_looking(self) -> None:
         with self._looking:
             while True:
-                await anyio.sleep(LOOK_SECONDS)
+                await anyio.sleep(STORE_LOOK_SECONDS)
                 for duty in (
                     self._service.write_down,
                     self._obey_orders,

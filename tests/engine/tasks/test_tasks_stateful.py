@@ -407,7 +407,7 @@ def test_whatever_happens_the_store_stays_true_and_no_answer_is_lost_or_doubled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in ("news", "tasks"):
-        monkeypatch.setattr(f"orchestrator.engine.tasks.{module}.LOOK_SECONDS", PAUSE_SECONDS)
+        monkeypatch.setattr(f"orchestrator.engine.tasks.{module}.STORE_LOOK_SECONDS", PAUSE_SECONDS)
     run_state_machine_as_test(
         Questions,
         settings=settings(
