@@ -1,9 +1,9 @@
-"""The parent service: an MCP server through which an agent asks whoever called it.
+"""The parent service: an MCP server through which an agent asks its caller.
 
-Streamable HTTP, by hand: one POST, one answer. Who asks is known by the wire it comes through, so
-nothing that names a run is believed. A question waits for as long as it takes; meanwhile the answer
-is a stream of events that says now and then that it is still there, since claude takes a connection
-on which nothing comes for a broken one.
+Streamable HTTP, by hand: one POST, one answer (decisions/0012). A request belongs to the run whose
+wire it came through; nothing in it that names a run is believed. A question waits for as long as it
+takes; meanwhile the answer is a stream of events that says now and then that it is still there,
+since claude takes a connection on which nothing comes for a broken one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 PARENT_PATH = "/mcp"
 
 PARENT_PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Of the protocol, the newest first: what whoever asks for another one is offered."""
+"""Of the protocol, the newest first, which a client that asks for another one is offered."""
 
 MAX_MESSAGE_BYTES = 256 * 1024
 """One message; the longest question and its default answer fit, however they are escaped."""
@@ -43,7 +43,7 @@ MESSAGE_ROOM_BYTES = 16 * MAX_MESSAGE_BYTES
 """All messages that are held at once."""
 
 QUESTION_CHARS = 16_000
-"""A question, or the answer to use when nobody gives one."""
+"""A question, or the answer to use when the caller gives none."""
 
 SUMMARY_CHARS = 2_000
 STATUS_CHARS = 100
@@ -52,7 +52,7 @@ MAX_WAITING = 16
 """Questions of one container that wait at the same time."""
 
 MAX_TOLD = 1000
-"""Status reports of one run. More are answered, and told to nobody."""
+"""Status reports of one run that are passed on. The agent is told when there are more."""
 
 ALIVE_SECONDS = 15.0
 """Between two signs that a question still waits."""
@@ -131,7 +131,7 @@ RpcObject = dict[str, object]
 
 
 class ParentAccess:
-    """One container's way to whoever called it; it leads somewhere while it is bound to a run.
+    """One container's way to the caller of the run that it is bound to.
 
     The server itself is always there, so that a CLI that was started early finds it.
     """
@@ -156,7 +156,7 @@ class ParentAccess:
         self._ask, self._tell, self._delegate, self._told = ask, tell, delegate, 0
 
     def revoke(self) -> None:
-        """Nobody is there any more: what waits is given up, with a word to whoever waits."""
+        """The run has ended: give up the questions that wait, and tell the agent so."""
         self._ask = self._tell = self._delegate = None
         for question in self._waiting:
             question.give_up()
@@ -252,7 +252,7 @@ class ParentAccess:
         return _Question(key, partial(self._delegate, agent, prompt, context))
 
     async def _let_go(self, question: _Question) -> None:
-        question.give_up()  # whoever asked may have gone
+        question.give_up()  # the client may have hung up
         self._waiting.discard(question)
 
     def _cancel(self, key: tuple[str, object]) -> None:

@@ -306,7 +306,7 @@ class Wire:
     # What the link reports
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Bytes from the container: from a stranger, so anything odd ends the wire."""
+        """Bytes from the container, which is not trusted: anything malformed ends the wire."""
         if self.ended is not None:
             return
         self._heard = self._loop.time()

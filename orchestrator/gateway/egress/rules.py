@@ -27,7 +27,7 @@ INSIDE_NAMES = (
     *("localhost", "local", "internal", "intranet", "lan", "corp", "home", "private"),
     *("home.arpa", "in-addr.arpa", "ip6.arpa", "onion", "test", "invalid", "svc"),
 )
-"""Ends of names that are nobody's in public; where every public host is allowed, these are not."""
+"""Ends of names that do not exist in public; `network: open` does not allow them."""
 
 SERVICE_NETWORKS = tuple(
     ipaddress.ip_network(text)
@@ -131,7 +131,7 @@ class EgressRules:
         return by_name
 
     def vet(self, host: str, port: int) -> dial.Vet:
-        """The second question, as whoever dials asks it."""
+        """The second question, in the shape in which a Dialer asks it."""
 
         def look(addresses: tuple[str, ...]) -> None:
             verdict = self.addresses(host, port, addresses)
@@ -217,7 +217,7 @@ class EgressRules:
         for face in faces:
             if any(_is_meant(rule, face) and rule.closes(port) for rule in self._private):
                 continue
-            if any(face in network for network in SERVICE_NETWORKS) or _is_nobody(face):
+            if any(face in network for network in SERVICE_NETWORKS) or _is_no_host(face):
                 return f"it has the address {face}, which no name may lead to", ""
             if named:
                 continue
@@ -233,7 +233,7 @@ class EgressRules:
 
 def _is_meant(rule: HostRule, address: Address) -> bool:
     """Whether a rule of the inside means an address. A range does not mean the service addresses
-    that happen to be in it: who wants those names them.
+    that happen to be in it: an author who wants those names them.
     """
     if rule.network is None or not rule.holds(address):
         return False
@@ -265,7 +265,7 @@ def _unwrapped(address: Address) -> Iterator[Address]:
         yield address
 
 
-def _is_nobody(address: Address) -> bool:
+def _is_no_host(address: Address) -> bool:
     return (
         address.is_multicast
         or address.is_unspecified

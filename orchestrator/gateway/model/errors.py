@@ -19,7 +19,7 @@ def unknown_token() -> HttpResponse:
 
 
 def no_run_yet() -> HttpResponse:
-    # Not 401: who hears that comes again, and again.
+    # Not 401: a CLI retries that without end.
     why = "this container waits for a run; until then its token opens nothing"
     return _refusal("token", 403, "permission_error", why)
 
@@ -57,7 +57,7 @@ def unreachable(lost: UpstreamLost) -> HttpResponse:
         why = f"all of the orchestrator's connections to the model API are in use ({lost}); wait"
         return _error(503, "overloaded_error", why, (SOON,))
     why = (
-        f"the orchestrator cannot reach the model API ({lost}); whoever runs it should check "
+        f"the orchestrator cannot reach the model API ({lost}); the operator should check "
         "ANTHROPIC_BASE_URL, the network and the proxy settings"
     )
     return _error(502, "api_error", why)

@@ -92,7 +92,7 @@ class ModelExchange:
             raise
 
     def cut(self) -> None:
-        """Put what was used so far on the bill, now. Whoever calls this ends the rest."""
+        """Put what was used so far on the bill, now. The caller ends the rest."""
         self._end(CLIENT_GONE, "run_ended")
 
     async def _passed_back(self, answer: UpstreamResponse) -> HttpResponse:
@@ -144,7 +144,7 @@ class ModelExchange:
         self._on_end(self)
         if self._bill is None:
             return
-        # What has reached the API is worked on there, whether anybody waits for it or not.
+        # What has reached the API is worked on and billed there, also when the client has gone.
         free = problem == "redirected" or not self._delivery.began
         # Where it hung up by itself there was no answer to miss: a CLI asks again, and no budget
         # should be gone because a proxy hiccups.
@@ -157,7 +157,7 @@ class ModelExchange:
         self._bill.count(seen, self._asked.ceiling_usd)
 
     async def _close(self) -> None:
-        """Let go of the upstream; who has not come to an end by now will not."""
+        """Let go of the upstream; a request that has not ended by now counts as given up."""
         try:
             await self._held.aclose()
         finally:

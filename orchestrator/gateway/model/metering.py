@@ -1,7 +1,7 @@
 """The bytes of a model's answer -> what it used. In doubt, more rather than less.
 
-The API says what a request used at the start and at the end of its answer. Whoever hangs up in
-between has still used it, so what was not said is estimated from the bytes that went by.
+The API says what a request used at the start and at the end of its answer. A client that hangs up
+in between has still used it, so what was not said is estimated from the bytes that went by.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Meter:
     def tally(self, *, whole: bool = True) -> Tally:
         """What it comes to, once no more bytes are coming; not `whole` if some were missed.
 
-        Of an answer that is not streamed nothing is seen until all of it is written: who does not
-        wait for it pays for all that could have been.
+        Of an answer that is not streamed nothing is seen until all of it is written: a client
+        that does not wait for it pays for the longest answer that it could have been.
         """
         if not self._streamed:
             self._on_message(_parsed(bytes(self._buffer)))

@@ -61,10 +61,12 @@ class Asked(Frozen):
 def read_body(body: bytes) -> dict[str, object]:
     """The object that a body holds; Unreadable if it is none, or takes too long."""
     if _has_too_many_parts(body):
-        raise Unreadable(f"a body of more than {MAX_BODY_PARTS} parts, which nobody looks through,")
+        raise Unreadable(
+            f"a body of more than {MAX_BODY_PARTS} parts, which takes too long to look through,"
+        )
     try:
         asked = json.loads(
-            body.decode(),  # json would take UTF-16 too, in which nobody has counted
+            body.decode(),  # json would take UTF-16 too, whose parts were not counted above
             object_pairs_hook=_once,
             parse_int=_short_int,
             parse_float=_short_float,
@@ -113,7 +115,7 @@ def _separators(data: bytes) -> int:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # We would take the last of two values; whoever takes the first sees another request.
+    # We would take the last of two values; an API that takes the first sees another request.
     found = dict(pairs)
     if len(found) < len(pairs):
         raise Unreadable("a body that can be read in two ways, since a key comes twice in it,")

@@ -37,10 +37,10 @@ MAX_UPSTREAM_CONNECTIONS = 256
 
 @dataclass
 class Delivery:
-    """How far a request has got, for whoever has to pay for it."""
+    """How far a request has got, which decides whether the run pays for it."""
 
     began: bool = True
-    """Some of it may have arrived. Who knows that nothing has says so."""
+    """Some of it may have arrived. An upstream that knows that nothing has sets this to False."""
 
 
 @dataclass(frozen=True, repr=False)

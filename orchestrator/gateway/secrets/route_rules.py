@@ -68,7 +68,7 @@ def find_route(secrets: Sequence[Secret], method: str, target: str) -> Route:
 
 
 def _segments(path: str) -> tuple[str, ...]:
-    """A path's segments, decoded once; Refused if somebody else could read them otherwise."""
+    """A path's segments, decoded once; Refused if a server could read them otherwise."""
     if path == "/":
         return ()
     raw = path[1:].removesuffix("/").split("/")

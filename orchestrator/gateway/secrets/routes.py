@@ -48,7 +48,7 @@ MAX_TOLD_REQUESTS = 10_000
 
 DROPPED_HEADERS = frozenset(
     (
-        # who somebody is, which is ours to say
+        # who is asking: the orchestrator says that
         *("authorization", "cookie", "forwarded", "via", "x-real-ip"),
         # another method or path than the one that was looked at
         *("x-http-method-override", "x-http-method", "x-method-override"),

@@ -1,8 +1,8 @@
 """AgentSpec -> the values of the secrets that it names, from where the operator keeps them.
 
-An agent.md says what it needs a secret for, and may have come with somebody's repository. Where the
-secret is, who may have it and where it may go is the operator's business: it is said in variables
-and in a file of the operator's own, which nobody else can write.
+An agent.md says what it needs a secret for, and may have come with a repository from elsewhere. The
+operator decides where the secret is kept, which agents may have it and where it may go: in
+variables, and in a file that no other user can write.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SECRET_BYTES = 64 * 1024
 """The longest secret."""
 
 COMMAND_SECONDS = 30.0
-"""For a command to print its secret; it may have to ask somebody's vault."""
+"""For a command to print its secret; it may have to ask a vault."""
 
 COMMAND_REAP_SECONDS = 5.0
 """After SIGKILL, for a command to be gone."""
@@ -60,7 +60,7 @@ class SecretEntry(Frozen):
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """A program and its arguments, which prints the secret and nothing else."""
     agents: tuple[Name, ...] | None = None
-    """Who may use it; without it, every agent that names it."""
+    """The agents that may use it; without it, every agent that names it."""
     hosts: tuple[Host, ...] | None = None
     """Where it may be sent, whatever an agent.md says; with it, no agent is given the value."""
 
@@ -69,7 +69,7 @@ class SecretEntry(Frozen):
         if sum(place is not None for place in (self.env, self.file, self.command)) != 1:
             raise ValueError("needs one of env, file and command, and only one")
         if self.env in CREDENTIALS:
-            raise ValueError(f"{self.env} pays for the model and is nobody else's")
+            raise ValueError(f"{self.env} pays for the model and cannot be an agent's secret")
         return self
 
 
@@ -83,7 +83,7 @@ class SecretStore:
         self._stand_in = stand_in
 
     def __repr__(self) -> str:
-        return f"SecretStore({str(self._file)!r})"  # the environment is nobody's business
+        return f"SecretStore({str(self._file)!r})"  # not the environment, which holds secrets
 
     async def resolve(self, agent: AgentSpec) -> dict[str, SecretStr]:
         """The values of the agent's secrets by their names; OperatorError if one is not to be had.
@@ -104,8 +104,8 @@ class SecretStore:
     def _check_use(self, agent: AgentSpec, secret: Secret, entry: SecretEntry) -> None:
         if entry.agents is not None and agent.name not in entry.agents:
             raise OperatorError(
-                f"the secret {secret.name} is not for the agent {agent.name}; whoever runs the "
-                f"orchestrator can add it to agents in {self._file}"
+                f"the secret {secret.name} is not for the agent {agent.name}; the operator "
+                f"can add it to agents in {self._file}"
             )
         if entry.hosts is None:
             return
@@ -114,7 +114,7 @@ class SecretStore:
             wanted = ", ".join(elsewhere) or "the container itself"
             raise OperatorError(
                 f"the secret {secret.name} may not be sent to {wanted}, as the agent {agent.name} "
-                f"wants it; whoever runs the orchestrator can add to hosts in {self._file}"
+                f"wants it; the operator can add to hosts in {self._file}"
             )
 
     async def _value(
@@ -207,14 +207,14 @@ def _entry(path: Path, name: str, value: Any) -> SecretEntry:
 
 
 def _read(path: Path, most: int, *, ours: bool = False) -> bytes:
-    """A regular file, bounded; if it has to be ours, one that nobody else can write."""
+    """A regular file, bounded; if it has to be ours, one that no other user can write."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(handle, "rb") as file:  # noqa: PTH123 what is looked at must be what is read
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise OperatorError(f"{path} is not a file; name one")
         if ours and status.st_uid not in (os.geteuid(), 0):
-            raise OperatorError(f"{path} belongs to somebody else, so it is not believed; chown it")
+            raise OperatorError(f"{path} belongs to another user, so it is not believed; chown it")
         if ours and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise OperatorError(
                 f"{path} can be written by others, so it is not believed; chmod go-w {path}"
@@ -243,7 +243,7 @@ def _decoded(data: bytes) -> str:
 async def _printed(
     name: str, argv: tuple[str, ...], env: Mapping[str, str], cwd: Path, known: Iterable[str]
 ) -> str:
-    """What a command prints. No shell reads it, and nobody waits for it for ever."""
+    """What a command prints. No shell is involved, and COMMAND_SECONDS bound it."""
     missing = f"the secret {name} is not there: {argv[0]!r}"
     try:
         process = await anyio.open_process(
@@ -269,7 +269,7 @@ async def _printed(
         raise OperatorError(f"{missing} prints more than {SECRET_BYTES // 1024} KiB")
     if limit.cancelled_caught:
         raise OperatorError(
-            f"{missing} was not done after {COMMAND_SECONDS:.0f} s; it can ask nobody anything"
+            f"{missing} was not done after {COMMAND_SECONDS:.0f} s; it has no terminal to ask on"
         )
     printed = _decoded(said["stdout"])
     if process.returncode:

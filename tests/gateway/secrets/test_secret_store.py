@@ -118,7 +118,7 @@ async def test_a_file_that_others_can_write_is_not_believed(file: Path, mode: in
 async def test_a_file_of_somebody_else_is_not_believed(file: Path) -> None:
     write(file, "token: {env: OTHER}")
     os.chown(file, 12345, 12345)
-    assert "belongs to somebody else" in await refusal(SecretStore(file, {"OTHER": VALUE}))
+    assert "belongs to another user" in await refusal(SecretStore(file, {"OTHER": VALUE}))
 
 
 @pytest.mark.parametrize(
