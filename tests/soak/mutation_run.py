@@ -233,8 +233,8 @@ def _recorded(copies: list[Copy], pool: ThreadPoolExecutor) -> list[Seen]:
     def record(number: int) -> list[Seen]:
         written = copies[number].folder / "recorded.json"
         argv = ["--timeout", str(SLOW_SECONDS * 3), *files[number::RUNS]]
-        _, said = copies[number].pytest(argv, RECORD_SECONDS, MUTATION_RECORD=str(written))
-        if not written.exists():
+        code, said = copies[number].pytest(argv, RECORD_SECONDS, MUTATION_RECORD=str(written))
+        if code not in (0, 1):  # some may fail: they are left out
             raise RuntimeError(f"the tests cannot be run: {said[-2000:]}")
         tests = json.loads(written.read_text()).items()
         return [

@@ -14,25 +14,32 @@ import pytest
 
 from orchestrator.domain.container import File, Launch, User
 from orchestrator.wire import warden as w
+from orchestrator.wire.host import Wire
 from orchestrator.wire.streams import Stream
 from tests.wire.local_warden import local_wire
 
 PATIENCE = 60
 
 
-async def said(script: str, user: User | None = None) -> list[str]:
+async def said(script: str) -> list[str]:
     """What a shell script says, line by line."""
-    launch = Launch(argv=("sh", "-c", script), env={"PATH": os.environ["PATH"]}, cwd="/")
     with anyio.fail_after(PATIENCE):
-        async with local_wire(*([user] if user else [])) as (wire, _):
-            done = await wire.run(launch)
+        async with local_wire() as (wire, _):
+            return await _lines(wire, script)
+
+
+async def _lines(wire: Wire, script: str) -> list[str]:
+    launch = Launch(argv=("sh", "-c", script), env={"PATH": os.environ["PATH"]}, cwd="/")
+    done = await wire.run(launch)
     assert (done.code, done.stderr) == (0, b"")
     return done.stdout.decode().splitlines()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 async def test_a_process_has_the_ids_it_was_given_and_no_group_besides() -> None:
-    found = await said("grep -E '^(Uid|Gid|Groups)' /proc/self/status", User(uid=1234, gid=2345))
+    with anyio.fail_after(PATIENCE):
+        async with local_wire(User(uid=1234, gid=2345), groups=[3456]) as (wire, _):
+            found = await _lines(wire, "grep -E '^(Uid|Gid|Groups)' /proc/self/status")
     assert [line.split() for line in found] == [
         ["Uid:", *["1234"] * 4],
         ["Gid:", *["2345"] * 4],

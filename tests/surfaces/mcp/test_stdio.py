@@ -65,6 +65,10 @@ async def client(shared_stage: Stage, request: pytest.FixtureRequest) -> AsyncIt
         yield client
 
 
+once = pytest.mark.parametrize("client", ERAS[:1], indirect=True)
+"""For what has been shown to be the same in both eras, and takes a run to show again."""
+
+
 # What can be asked, and what comes back
 
 
@@ -142,6 +146,7 @@ async def test_a_client_that_waits_hears_something_though_nothing_happens(
             tasks.cancel_scope.cancel()
 
 
+@once
 async def test_a_failed_run_is_an_error_whose_text_holds_all_that_helps(client: Client) -> None:
     result = await call(client, "run_subagent", agent_name="counter", prompt="count")
 
@@ -157,6 +162,7 @@ async def test_a_failed_run_is_an_error_whose_text_holds_all_that_helps(client: 
     assert f"run_id {envelope['run_id']}, cost $0.0" in told
 
 
+@once
 async def test_an_agent_is_shown_a_directory_below_an_allowed_root(
     client: Client, shared_stage: Stage, tmp_path: Path
 ) -> None:

@@ -120,11 +120,8 @@ async def test_whether_a_person_is_asked_is_up_to_the_author_of_the_agent_that_a
 # Approvals and steering
 
 
-@era
-async def test_tool_calls_are_rejected_and_approved_with_other_input(
-    serve: Serve, era: str
-) -> None:
-    async with serve(era) as server:
+async def test_tool_calls_are_rejected_and_approved_with_other_input(serve: Serve) -> None:
+    async with serve() as server:
         agent = server.agent(
             "careful",
             bash("echo one"),
