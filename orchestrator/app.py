@@ -175,13 +175,13 @@ async def open_runtime(
     """The container runtime on the engine that answers; what a crash left is removed first."""
     # Imported here: docker takes 200 ms, which a server should not spend before its hello.
     from orchestrator.containers.docker.engine import connect
-    from orchestrator.containers.docker.runtime import DockerRuntime
+    from orchestrator.containers.docker.runtime import open_docker
 
     engine = await anyio.to_thread.run_sync(connect, settings)
     try:
         with nullcontext(owner) if owner is not None else Owner(settings.state_dir) as held:
             policy = mount_policy(settings, engine.address)
-            async with DockerRuntime(engine, held, policy) as runtime:
+            async with open_docker(engine, held, policy) as runtime:
                 if reap:
                     await runtime.reap()
                 yield runtime

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from orchestrator.containers.labels import ContainerInfo, Kind
+from orchestrator.containers.labels import ContainerInfo, ContainerKind
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.reaper import why_reap
 from orchestrator.containers.runtime import Container, Fate, Reaped
@@ -156,19 +156,18 @@ class FakeRuntime:
         self,
         name: str,
         spec: ContainerSpec,
-        kind: Kind,
+        kind: ContainerKind,
         labels: Mapping[str, str] | None,
         key: str = "",
     ) -> ContainerInfo:
         return ContainerInfo(
-            id=name,
+            id=f"{name}-{spec.digest}",  # another spec, another container
             name=name,
             status="running",
             kind=kind,
             state=STATE,
             owner=self._owner,
             key=key,
-            spec_digest=spec.digest,
             created=time.time(),
             deadline=0.0 if kind == "kept" else time.time() + spec.lifetime_seconds,
             labels=dict(labels or {}),

@@ -17,7 +17,7 @@ SPEC = PREFIX + "spec"
 """A digest of all that the engine was asked for; create.py writes it."""
 DEADLINE = PREFIX + "deadline"
 
-Kind = Literal["disposable", "kept"]
+ContainerKind = Literal["disposable", "kept"]
 
 
 class ContainerInfo(Frozen):
@@ -27,11 +27,10 @@ class ContainerInfo(Frozen):
     name: str
     status: str
     """created, running, paused, exited, removing or dead."""
-    kind: Kind
+    kind: ContainerKind
     state: str
     owner: str
     key: str = ""
-    spec_digest: str = ""
     created: float = 0.0
     deadline: float = 0.0
     """When it should have ended by itself; 0 for never."""
@@ -43,7 +42,7 @@ def make_labels(
     *,
     state: str,
     owner: str,
-    kind: Kind,
+    kind: ContainerKind,
     key: str = "",
     deadline: float = 0.0,
     extra: Mapping[str, str] | None = None,
@@ -75,7 +74,6 @@ def read_info(listed: Mapping[str, object]) -> ContainerInfo | None:
         state=labels[STATE],
         owner=labels.get(OWNER, ""),
         key=labels.get(KEY, ""),
-        spec_digest=labels.get(SPEC, ""),
         created=float(str(listed.get("Created", 0))),
         deadline=_number(labels.get(DEADLINE, "")),
         labels={k: v for k, v in labels.items() if k not in _OURS},

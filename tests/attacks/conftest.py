@@ -42,7 +42,7 @@ async def engine(ground: Path) -> AsyncIterator[DockerRuntime]:
         yield opened
         left = await opened.list()
         for info in left:
-            await opened.remove(info.id)
+            await opened.engine.remove(info.id)
         assert not left, f"containers left behind: {[info.name for info in left]}"
 
 

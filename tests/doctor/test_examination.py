@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from orchestrator.containers.docker import held
 from orchestrator.containers.docker import runtime as docker_runtime
 from orchestrator.containers.docker.create import create_body
 from orchestrator.containers.docker.runtime import DockerRuntime
@@ -263,7 +264,7 @@ async def test_a_container_that_outlives_its_wire_breaks_the_promise(
 ) -> None:
     weaken(AutoRemove=False)
     monkeypatch.setattr(promises, "VANISH_SECONDS", 0.5)
-    monkeypatch.setattr(docker_runtime, "GONE_SECONDS", 0.1)
+    monkeypatch.setattr(held, "CONTAINER_GONE_SECONDS", 0.1)
     found = await look_at_ending(name, runtime, spec)
     assert (found.ok, found.detail) == (False, "still there after 0.5 s")
 
