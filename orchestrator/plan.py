@@ -27,7 +27,7 @@ from orchestrator.domain.task import Task
 from orchestrator.domain.variables import expand, variables
 from orchestrator.errors import MountRefused
 from orchestrator.runners.claude import launch as claude_launch
-from orchestrator.workspace.copies import COLLECT_SECONDS
+from orchestrator.workspace.transfer import COLLECT_SECONDS
 
 SHM_BYTES = 64 * MIB
 

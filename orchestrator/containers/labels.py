@@ -7,15 +7,15 @@ from typing import Literal
 
 from orchestrator.domain import Frozen
 
-PREFIX = "orchestrator."
-STATE = PREFIX + "state"
+LABEL_PREFIX = "orchestrator."
+STATE = LABEL_PREFIX + "state"
 """Which state directory its makers share: orchestrators of one user know of each other."""
-OWNER = PREFIX + "owner"
-KIND = PREFIX + "kind"
-KEY = PREFIX + "key"
-SPEC = PREFIX + "spec"
+OWNER = LABEL_PREFIX + "owner"
+KIND = LABEL_PREFIX + "kind"
+KEY = LABEL_PREFIX + "key"
+SPEC = LABEL_PREFIX + "spec"
 """A digest of all that the engine was asked for; create.py writes it."""
-DEADLINE = PREFIX + "deadline"
+DEADLINE = LABEL_PREFIX + "deadline"
 
 ContainerKind = Literal["disposable", "kept"]
 
@@ -76,11 +76,11 @@ def read_info(listed: Mapping[str, object]) -> ContainerInfo | None:
         key=labels.get(KEY, ""),
         created=float(str(listed.get("Created", 0))),
         deadline=_number(labels.get(DEADLINE, "")),
-        labels={k: v for k, v in labels.items() if k not in _OURS},
+        labels={k: v for k, v in labels.items() if k not in _OUR_LABELS},
     )
 
 
-_OURS = frozenset((STATE, OWNER, KIND, KEY, SPEC, DEADLINE))
+_OUR_LABELS = frozenset((STATE, OWNER, KIND, KEY, SPEC, DEADLINE))
 
 
 def _number(text: str) -> float:

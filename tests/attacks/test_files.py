@@ -300,7 +300,7 @@ async def test_a_sparse_giant_is_not_read_to_its_end(harness: Harness, tmp_path:
     "the listing is cut at its limit; the changes are marked as not complete",
 )
 async def test_a_flood_of_files_is_cut(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.workspace.copies.MAX_CHANGES", 1000)
+    monkeypatch.setattr("orchestrator.workspace.transfer.MAX_CHANGES", 1000)
     flood = "python3 -c \"import os; [os.symlink('x', f'f{n}') for n in range(3000)]\""
     spoils = await work(harness, flood)
     assert "more than 1,000 things are new" in spoils.told, spoils.told

@@ -6,12 +6,12 @@ import pytest
 
 from orchestrator.containers.labels import ContainerInfo, ContainerKind, make_labels, read_info
 from orchestrator.containers.owner import Owner
-from orchestrator.containers.reaper import GRACE_SECONDS, why_reap
+from orchestrator.containers.reaper import REAP_GRACE_SECONDS, why_reap
 from orchestrator.errors import NameTaken
 from orchestrator.settings import Settings
 
 NOW = 1_000_000.0
-LONG_PAST, SOON = NOW - GRACE_SECONDS - 1, NOW + 1
+LONG_PAST, SOON = NOW - REAP_GRACE_SECONDS - 1, NOW + 1
 
 
 @pytest.mark.parametrize(

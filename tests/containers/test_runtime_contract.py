@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.containers.docker.create import create_body
 from orchestrator.containers.docker.runtime import DockerRuntime
-from orchestrator.containers.fake import STATE, FakeEngine, FakeRuntime
+from orchestrator.containers.fake import FAKE_STATE, FakeEngine, FakeRuntime
 from orchestrator.containers.labels import ContainerInfo, ContainerKind, make_labels
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Runtime
@@ -46,7 +46,7 @@ def any_runtime(
 
     async def leave(name: str, kind: ContainerKind, owner: str) -> None:
         engine.containers[name] = ContainerInfo(
-            id=name, name=name, status="created", kind=kind, state=STATE, owner=owner
+            id=name, name=name, status="created", kind=kind, state=FAKE_STATE, owner=owner
         )
 
     return FakeRuntime(engine, policy), leave
