@@ -210,14 +210,14 @@ class _EngineAsFound:
 
 def _engine_as_found(settings: Settings) -> _EngineAsFound:
     """What the engine says, or stand-ins if none answers. Blocks."""
-    from orchestrator.containers.docker.runtime import profile_for
+    from orchestrator.containers.docker.facts import takes_profile
     from orchestrator.containers.images.agent_image import find_agent_image
     from orchestrator.containers.seccomp import profile
 
     try:
         with open_engine(settings) as engine:
             with engine.translated():
-                seccomp = profile_for(engine.api.info())
+                seccomp = profile() if takes_profile(engine.api.info()) else None
             try:
                 image = settings.agent_image or find_agent_image(engine, settings)
             except ImageMissing:
@@ -286,13 +286,13 @@ async def open_runtime(
     """The container runtime on the engine that answers; what a crash left is removed first."""
     # Imported here: docker takes 200 ms, which a server should not spend before its hello.
     from orchestrator.containers.docker.engine import connect
-    from orchestrator.containers.docker.runtime import DockerRuntime
+    from orchestrator.containers.docker.runtime import open_docker
 
     engine = await anyio.to_thread.run_sync(connect, settings)
     try:
         with nullcontext(owner) if owner is not None else Owner(settings.state_dir) as held:
             policy = mount_policy(settings, engine.address)
-            async with DockerRuntime(engine, held, policy) as runtime:
+            async with open_docker(engine, held, policy) as runtime:
                 if reap:
                     await runtime.reap()
                 yield runtime

@@ -26,7 +26,7 @@ from orchestrator.domain.task import Task
 from orchestrator.domain.variables import expand, variables
 from orchestrator.errors import MountRefused, VariableMissing
 from orchestrator.runners.claude import launch as claude_launch
-from orchestrator.workspace.copies import COLLECT_SECONDS
+from orchestrator.workspace.transfer import COLLECT_SECONDS
 
 OUTLIVE_SECONDS = 60.0
 """What the container outlives the run's own deadline by: the warden's clock is the last resort."""

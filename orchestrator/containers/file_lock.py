@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.errors import OperatorError
 
-LOOK_SECONDS = 0.2
+LOCK_POLL_SECONDS = 0.2
 """How often a lock that somebody else holds is tried again."""
 
 
@@ -62,7 +62,7 @@ def file_lock(path: Path, seconds: float, waiting: Callable[[], None]) -> Iterat
         if not told:
             waiting()
             told = True
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LOCK_POLL_SECONDS)
     try:
         yield
     finally:

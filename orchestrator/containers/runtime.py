@@ -15,7 +15,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.container import ContainerSpec, Ending, Failure, Launch
 from orchestrator.wire.host import Completed, Process, RelayService, Wire, WireEnd
 
-TELL_SECONDS = 5.0
+FATE_SECONDS = 5.0
 """After a wire has ended, for the engine to say with which exit code."""
 
 
@@ -80,7 +80,7 @@ class Container:
 
     async def settled(self) -> None:
         """Wait, not for long, until the engine has told how the container ended."""
-        with anyio.move_on_after(TELL_SECONDS):
+        with anyio.move_on_after(FATE_SECONDS):
             await self.fate.died.wait()
 
 

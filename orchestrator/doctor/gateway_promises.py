@@ -110,19 +110,21 @@ async def _secret(container: Container) -> Finding:
     return True, "a host was shown it; no file, variable, argument or answer inside holds it"
 
 
-_OURS = "this is the orchestrator's own doing, not the engine's: report it, and do not run agents"
+_OUR_FAULT = (
+    "this is the orchestrator's own doing, not the engine's: report it, and do not run agents"
+)
 
 GATEWAY: tuple[Promise[Container], ...] = (
     Promise(
         "egress",
         "of the network, only hosts that agent.md allows can be reached",
         _egress,
-        f"{_OURS} that have a network until it is mended",
+        f"{_OUR_FAULT} that have a network until it is mended",
     ),
     Promise(
         "secrets",
         "a secret is used outside, and never gets inside",
         _secret,
-        f"{_OURS} that have secrets until it is mended",
+        f"{_OUR_FAULT} that have secrets until it is mended",
     ),
 )

@@ -13,7 +13,7 @@ from orchestrator.containers.runtime import Container
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.engine.record import Record
 from orchestrator.errors import OrchestratorError
-from orchestrator.workspace.copies import is_untouched
+from orchestrator.workspace.transfer import is_untouched
 
 CHECKPOINT_SECONDS = 60.0
 """How often, besides when the agent waits for its caller or has to try again."""

@@ -28,8 +28,8 @@ from orchestrator.engine.stage import Stage
 from orchestrator.engine.turns import converse, keep_time, too_late
 from orchestrator.errors import CallerError, OrchestratorError
 from orchestrator.runners.signs import PermissionAsked
-from orchestrator.workspace.copies import COLLECT_SECONDS
 from orchestrator.workspace.reading.tree import Snapshot
+from orchestrator.workspace.transfer import COLLECT_SECONDS
 
 log = logging.getLogger(__name__)
 

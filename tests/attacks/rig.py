@@ -167,6 +167,15 @@ class Rig:
         return (await self.run("echo", "here")).stdout == b"here\n"
 
 
+def python(code: str) -> Launch:
+    return Launch(argv=("python3", "-c", code))
+
+
+async def answers(container: Container) -> bool:
+    with anyio.fail_after(PATIENCE):
+        return (await container.run(Launch(argv=("echo", "here")))).stdout == b"here\n"
+
+
 RIG_MS = 3_600_000
 """What a container lives for at least: many tests share one, on a machine under load."""
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from orchestrator.containers.fake import FakeEngine, FakeProcess, FakeRuntime, Program
+from orchestrator.containers.fake import FakeEngine, FakeProcess, FakeProgram, FakeRuntime
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.engine.conversation import (
     MAX_DENIED,
@@ -40,7 +40,7 @@ def asking(request_id: str, tool: str) -> bytes:
 
 
 @asynccontextmanager
-async def talking(cli: Program) -> AsyncIterator[Conversation]:
+async def talking(cli: FakeProgram) -> AsyncIterator[Conversation]:
     runtime = FakeRuntime(FakeEngine(images=frozenset({"image"}), programs={"cli": cli}))
     with anyio.fail_after(PATIENCE):
         async with (

@@ -101,7 +101,7 @@ async def watched_run(settings: Settings, task: Task) -> Seen:
         await started.wait()
         runtime = await engine_of(service)
         (info,) = await runtime.list()
-        seen.container = await runtime.inspect(info.id)
+        seen.container = await runtime.engine.inspect(info.id)
         seen.machine = [*_processes()]
 
     with anyio.fail_after(RUN_SECONDS):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.domain.result import ChangedFile
     from orchestrator.engine.copies import Copies
     from orchestrator.store.runs import RunRecord
-    from orchestrator.workspace.changes.changes import Changes
+    from orchestrator.workspace.changes.collected import Changes
 
 
 SIGNS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "mode": "m"}

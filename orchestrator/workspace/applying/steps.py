@@ -17,16 +17,13 @@ from contextlib import suppress
 from functools import partial
 
 from orchestrator.errors import ApplyRefused, CopyFailed
-from orchestrator.workspace.applying.states import READ_BYTES, state_of
-from orchestrator.workspace.changes.changes import Change, Changes, State
+from orchestrator.workspace.applying.states import HASH_READ_BYTES, state_of
+from orchestrator.workspace.changes.collected import Change, Changes, State
 from orchestrator.workspace.paths import FILE, FOLDER, STAGE, Root
-from orchestrator.workspace.reading.pack import in_words, shown
+from orchestrator.workspace.reading.pack import NAMED_PATHS, in_words, shown
 
 Stamp = tuple[int, int, int]
 """Size, and when content and inode were changed last: the same only if nobody wrote."""
-
-NAMED = 10
-"""So many files that somebody else saved are named; the others are counted."""
 
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -141,7 +138,9 @@ class Work:
         """What the directory is like when all has been taken back."""
         if not self._saved:
             return f"{self._tree.path} is as it was before"
-        named = in_words([f"{shown(path)} ({name})" for path, name in self._saved.items()], NAMED)
+        named = in_words(
+            [f"{shown(path)} ({name})" for path, name in self._saved.items()], NAMED_PATHS
+        )
         return (
             f"somebody else saved {named} meanwhile, which was left, and what was "
             f"there before is in {self._tree.path / self._stage} under the name in parentheses; "
@@ -189,7 +188,7 @@ class Work:
         source = os.open(self._changes.object_path(change.new.sha256), FILE)
         try:
             with open(os.open(name, WRITE, 0o600, dir_fd=self._stage_fd), "wb") as file:
-                while data := os.read(source, READ_BYTES):
+                while data := os.read(source, HASH_READ_BYTES):
                     file.write(data)
                 file.flush()
                 os.fchmod(file.fileno(), change.new.mode)

@@ -20,7 +20,7 @@ import anyio.to_thread
 from orchestrator.domain.container import File, Launch
 from orchestrator.errors import OrchestratorError
 from orchestrator.workspace.box import Box, Chunks, Odd, Reader, nothing, talk
-from orchestrator.workspace.changes.changes import PATCH, Change, Changes, State
+from orchestrator.workspace.changes.collected import PATCH, Change, Changes, State
 from orchestrator.workspace.paths import FILE, Root
 from orchestrator.workspace.reading.pack import BATCH, shown
 

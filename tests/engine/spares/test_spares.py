@@ -127,7 +127,7 @@ async def test_a_waiting_spare_knows_nothing_of_runs_and_its_token_opens_nothing
         spares = [slot.spare for slot in harness.pool._slots if slot.state == "waiting"]
         search = "cat /proc/[0-9]*/environ; cat /proc/[0-9]*/cmdline; grep -ras . /tmp /home /work*"
         for spare in spares:
-            seen = str(await runtime.inspect(spare.name)).encode()
+            seen = str(await runtime.engine.inspect(spare.name)).encode()
             inside = await spare.container.run(Launch(argv=("sh", "-c", search)))
             for secret in (mark, first.run_id):
                 assert secret.encode() not in seen + inside.stdout

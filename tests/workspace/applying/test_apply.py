@@ -13,9 +13,9 @@ import pytest
 
 from orchestrator.errors import ApplyRefused, CopyFailed
 from orchestrator.workspace.applying.apply import Applied, apply
-from orchestrator.workspace.changes.changes import Changes
-from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.changes.collected import Changes
 from orchestrator.workspace.paths import STAGE
+from orchestrator.workspace.transfer import collect, copy_in
 from tests.workspace.trees import PATIENCE, LocalBox, Tree, git, make, tree
 
 FILES: dict[str, str | bytes] = {
