@@ -25,7 +25,7 @@ _OPEN_QUESTION = f"status = 'pending_parent_reply' AND {_OF_RUN_UNDER_WAY}"
 _OPEN_APPROVAL = f"decision = 'pending' AND {_OF_RUN_UNDER_WAY}"
 
 
-class Asking(NamedTuple):
+class OpenExchanges(NamedTuple):
     """Ids of runs that wait for an answer or a decision, for themselves or for a run that works
     for them.
     """
@@ -148,7 +148,7 @@ class Exchanges:
 
     # Both
 
-    async def asking(self) -> Asking:
+    async def asking(self) -> OpenExchanges:
         """The runs that wait, with those that they work for, however far up; one query."""
         rows = await self._database.select(
             "WITH RECURSIVE asking (run_id, what) AS ("  # noqa: S608 our own text
@@ -157,7 +157,7 @@ class Exchanges:
             "UNION SELECT json_extract(runs.task, '$.parent_run_id'), what "
             "FROM asking JOIN runs USING (run_id)) SELECT run_id, what FROM asking"
         )
-        return Asking(
+        return OpenExchanges(
             questions=frozenset(run_id for run_id, what in rows if what == "question"),
             approvals=frozenset(run_id for run_id, what in rows if what == "approval"),
         )

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 RECONNECT_SECONDS = 0.5
 """Between attempts to hear from an engine that went away."""
 
-EVENT_LINE_BYTES = 1024 * 1024
+ENGINE_EVENT_BYTES = 1024 * 1024
 """One event; labels are what makes them long."""
 
 
@@ -108,7 +108,7 @@ class _Lines:
 
     def feed(self, data: bytes) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[-EVENT_LINE_BYTES:]
+        self._rest = rest[-ENGINE_EVENT_BYTES:]
         for line in lines:
             self._on_line(line)
 

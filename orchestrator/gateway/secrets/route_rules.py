@@ -17,7 +17,7 @@ from orchestrator.domain.container import ROUTES_URL
 
 HTTPS_PORT = 443
 
-SHOWN_PATH_CHARS = 300
+SHOWN_ROUTE_CHARS = 300
 """Of a path or a host, in an answer."""
 
 NOT_A_FAULT = "That is a rule, not a fault: trying again is of no use."
@@ -50,7 +50,7 @@ def find_route(secrets: Sequence[Secret], method: str, target: str) -> Route:
     if not fitting:
         known = ", ".join(dict.fromkeys(name for each in secrets for name in each.hosts))
         raise Refused(
-            f"no secret in agent.md is for the host {host[:SHOWN_PATH_CHARS]!r}; there are some "
+            f"no secret in agent.md is for the host {host[:SHOWN_ROUTE_CHARS]!r}; there are some "
             f"for {known or 'none'}. {NOT_A_FAULT}"
         )
     segments = _segments(f"/{rest}")
@@ -62,7 +62,7 @@ def find_route(secrets: Sequence[Secret], method: str, target: str) -> Route:
         f"{', '.join(each.methods)} of {', '.join(each.paths)} with {each.name}" for each in fitting
     )
     raise Refused(
-        f"agent.md does not allow {method[:20]} of {f'/{rest}'[:SHOWN_PATH_CHARS]} on {host}, only "
+        f"agent.md does not allow {method[:20]} of {f'/{rest}'[:SHOWN_ROUTE_CHARS]} on {host}, only "
         f"{may}; its author can add to methods and paths of the secret. {NOT_A_FAULT}"
     )
 

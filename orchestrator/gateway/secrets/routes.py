@@ -30,7 +30,7 @@ from orchestrator.gateway.http.request_head import Head, read_head
 from orchestrator.gateway.secrets.route_rules import (
     HTTPS_PORT,
     NOT_A_FAULT,
-    SHOWN_PATH_CHARS,
+    SHOWN_ROUTE_CHARS,
     Refused,
     Route,
     address_of,
@@ -259,9 +259,9 @@ class _Asked:
     """What is told of one request, and its connection to the host, once there is one."""
 
     def __init__(self, method: str, host: str, path: str, secret: str = "") -> None:
-        self.method = method[:SHOWN_PATH_CHARS]
-        self.host = host[:SHOWN_PATH_CHARS]
-        self.path = path[:SHOWN_PATH_CHARS]
+        self.method = method[:SHOWN_ROUTE_CHARS]
+        self.host = host[:SHOWN_ROUTE_CHARS]
+        self.path = path[:SHOWN_ROUTE_CHARS]
         self.secret = secret
         self.outside: CountedStream | None = None
 
