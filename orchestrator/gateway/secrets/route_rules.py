@@ -62,8 +62,8 @@ def find_route(secrets: Sequence[Secret], method: str, target: str) -> Route:
         f"{', '.join(each.methods)} of {', '.join(each.paths)} with {each.name}" for each in fitting
     )
     raise Refused(
-        f"agent.md does not allow {method[:20]} of {f'/{rest}'[:SHOWN_ROUTE_CHARS]} on {host}, only "
-        f"{may}; its author can add to methods and paths of the secret. {NOT_A_FAULT}"
+        f"agent.md does not allow {method[:20]} of {f'/{rest}'[:SHOWN_ROUTE_CHARS]} on {host}, "
+        f"only {may}; its author can add to methods and paths of the secret. {NOT_A_FAULT}"
     )
 
 
