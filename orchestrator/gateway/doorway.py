@@ -14,6 +14,7 @@ import anyio
 
 from orchestrator.errors import WireLost
 from orchestrator.gateway.http.byte_stream import ByteStream
+from orchestrator.gateway.http.request_head import Head, read_head
 from orchestrator.gateway.http.server import log_failure
 
 log = logging.getLogger(__name__)
@@ -40,21 +41,26 @@ class Doorway:
         """Those that `cut` would end."""
         return len(self._open)
 
-    async def serve(
-        self,
-        stream: ByteStream,
-        answer: Callable[[anyio.CancelScope], Awaitable[None]],
-        *,
-        outlives_run: bool = False,
+    async def serve_one(
+        self, stream: ByteStream, answer: Callable[[Head], Awaitable[None]]
     ) -> None:
-        """Answer a connection; when `cut` ends it, its peer sees a reset.
+        """Answer the one request of a connection, which `cut` ends at any time."""
 
-        One that outlives a run, such as a CLI's to its model, is ended only while `answer` has
-        entered the scope that it gets for a request.
+        async def serve(scope: anyio.CancelScope) -> None:
+            self.enter(scope)
+            head = await read_head(stream)
+            if head is not None:
+                await answer(head)
+
+        await self.serve(stream, serve)
+
+    async def serve(
+        self, stream: ByteStream, answer: Callable[[anyio.CancelScope], Awaitable[None]]
+    ) -> None:
+        """Answer a connection, which `cut` ends while its scope has been entered and not left: a
+        CLI's to its model stays from one run to the next. Its peer sees a reset.
         """
         with anyio.CancelScope() as scope:
-            if not outlives_run:
-                self.enter(scope)
             try:
                 await answer(scope)
             except (OSError, WireLost):

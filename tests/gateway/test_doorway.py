@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.gateway import doorway as doorways
 from orchestrator.gateway.doorway import Doorway, Observer
+from orchestrator.gateway.http.request_head import Head
 from orchestrator.wire.streams import Stream
 from tests.gateway.near import PATIENCE, connection
 
@@ -21,20 +22,22 @@ SECRET = "sk-the-real-key"
 class Echo:
     """A service that says everything twice; or fails when it is told to."""
 
-    def __init__(self, *, outlives_run: bool = False) -> None:
+    def __init__(self, *, at_once: bool = True) -> None:
         self.doorway = Doorway()
         self.scopes: list[anyio.CancelScope] = []
-        self._outlives_run = outlives_run
+        self._at_once = at_once
 
     async def service(self, stream: Stream) -> None:
         async def answer(scope: anyio.CancelScope) -> None:
             self.scopes.append(scope)
+            if self._at_once:
+                self.doorway.enter(scope)
             while data := await stream.read():
                 if data == b"fail":
                     raise ValueError(SECRET)
                 await stream.write(data * 2)
 
-        await self.doorway.serve(stream, answer, outlives_run=self._outlives_run)
+        await self.doorway.serve(stream, answer)
 
 
 async def said_twice(stream: Stream) -> bool:
@@ -69,7 +72,7 @@ async def test_what_is_cut_is_not_revoked() -> None:
 
 
 async def test_a_connection_that_outlives_runs_is_cut_only_during_a_request() -> None:
-    echo = Echo(outlives_run=True)
+    echo = Echo(at_once=False)
     async with connection(echo.service) as stream:
         assert await said_twice(stream)
         echo.doorway.revoke()
@@ -82,6 +85,30 @@ async def test_a_connection_that_outlives_runs_is_cut_only_during_a_request() ->
         echo.doorway.enter(echo.scopes[0])
         echo.doorway.revoke()
         await reset(stream)
+
+
+async def test_a_service_for_one_request_is_cut_while_it_waits_for_it_and_while_it_answers() -> (
+    None
+):
+    doorway, asked = Doorway(), anyio.Event()
+
+    async def answer(head: Head) -> None:
+        assert head.target == "/x"
+        asked.set()
+        await anyio.sleep_forever()
+
+    async def service(stream: Stream) -> None:
+        await doorway.serve_one(stream, answer)
+
+    async with connection(service) as one, connection(service) as other:
+        await one.write(b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n")
+        await other.write(b"GET /x HT")
+        await asked.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert doorway.open_connections == 2
+        doorway.revoke()
+        await reset(one)
+        await reset(other)
 
 
 async def test_a_service_that_fails_tells_the_log_where_and_the_peer_nothing(

@@ -11,11 +11,8 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Literal, Self
-
-import anyio
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Network
@@ -27,7 +24,7 @@ from orchestrator.gateway.egress.rules import EgressRules, HostVerdict
 from orchestrator.gateway.http.byte_stream import ByteStream, CountedStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
 from orchestrator.gateway.http.headers import CLIENT_GONE, DENIED, Headers
-from orchestrator.gateway.http.request_head import Head, read_head
+from orchestrator.gateway.http.request_head import Head
 from orchestrator.gateway.http.socket_stream import SocketStream
 from orchestrator.gateway.http.tunnel import splice
 
@@ -125,12 +122,7 @@ class EgressAccess:
         if self._doorway.revoked:
             stream.reset()
         else:
-            await self._doorway.serve(stream, partial(self._serve, stream))
-
-    async def _serve(self, stream: ByteStream, _: anyio.CancelScope) -> None:
-        head = await read_head(stream)
-        if head is not None:
-            await self._answer(head)
+            await self._doorway.serve_one(stream, self._answer)
 
     async def _answer(self, head: Head) -> None:
         connect = _CONNECT.fullmatch(head.target) if head.method == "CONNECT" else None

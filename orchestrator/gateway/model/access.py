@@ -105,8 +105,7 @@ class ModelAccess:
         async def serve(scope: anyio.CancelScope) -> None:
             await serve_http(stream, partial(self._answer, scope), self._room)
 
-        # The CLI of a spare or a session keeps its connection from one run to the next.
-        await self._doorway.serve(stream, serve, outlives_run=True)
+        await self._doorway.serve(stream, serve)
 
     async def _answer(self, scope: anyio.CancelScope, request: HttpRequest) -> HttpResponse:
         if (request.method, request.target) == ("HEAD", "/"):

@@ -26,7 +26,7 @@ from orchestrator.gateway.egress.dial import Addresses, Denied, Dialer, Unreacha
 from orchestrator.gateway.http.byte_stream import ByteStream, CountedStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
 from orchestrator.gateway.http.headers import CLIENT_GONE, DENIED, HOP_BY_HOP, Headers
-from orchestrator.gateway.http.request_head import Head, read_head
+from orchestrator.gateway.http.request_head import Head
 from orchestrator.gateway.secrets.route_rules import (
     HTTPS_PORT,
     NOT_A_FAULT,
@@ -124,12 +124,7 @@ class RouteAccess:
 
     async def service(self, stream: ByteStream) -> None:
         """Answer a connection: `container.listen(ROUTES_PORT, "routes", access.service)`."""
-        await self._doorway.serve(stream, partial(self._serve, stream))
-
-    async def _serve(self, stream: ByteStream, _: anyio.CancelScope) -> None:
-        head = await read_head(stream)
-        if head is not None:
-            await self._answer(head)
+        await self._doorway.serve_one(stream, self._answer)
 
     async def _answer(self, head: Head) -> None:
         path, _, _ = head.target.removeprefix("/").partition("?")
