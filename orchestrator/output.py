@@ -28,7 +28,7 @@ ANSWER_CHARS = 1024 * 1024
 """Of an answer that is looked at: several times what a model can say at once."""
 
 ANSWER_DEPTH = 100
-"""Lists in lists, and objects in objects. Whoever reads the answer on has a limit too."""
+"""Lists in lists, and objects in objects. What stores and sends the answer has a limit too."""
 
 MAX_PLACES = 1000
 """Where JSON may begin in an answer that is not JSON as a whole, and how many fences there are."""
@@ -47,7 +47,7 @@ SLOW = frozenset(
         *("$ref", "$dynamicRef", "$recursiveRef"),
     )
 )
-"""Keywords that can take for ever to check, by accident or because somebody has made it so."""
+"""Keywords that can take for ever to check, by accident or because the answer was made for it."""
 
 QUICK_CHARS = 16 * 1024
 """An answer of no more than this is compared soon, with a schema that has nothing slow in it."""
@@ -80,7 +80,7 @@ def check_schema(schema: Mapping[str, object]) -> str | None:
 
 
 def may_be_slow(text: str, schema: Mapping[str, object] | None) -> bool:
-    """Whether to read an answer may take longer than anybody should wait for."""
+    """Whether reading an answer can take so long that it needs a process that can be killed."""
     return schema is not None and (len(text) > QUICK_CHARS or _has_slow(schema))
 
 
@@ -94,7 +94,7 @@ def read_answer(text: str, schema: Mapping[str, object] | None) -> Answer:
         errors = (problem,) if problem else () if schema is None else _violations(value, schema)
         if not errors:
             return Answer(value=value)
-        # What is unfit is not handed on: whoever keeps it, or sends it on, would stumble over it.
+        # An unfit value is not handed on: the store or the client's JSON reader would fail on it.
         first = first or Answer(value=None if problem else value, errors=errors)
     return first or Answer(errors=("the answer is not JSON",))
 

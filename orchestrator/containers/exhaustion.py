@@ -39,8 +39,8 @@ LIMIT_LOOK_SECONDS = 30.0
 """For one look."""
 
 MISSED_LOOKS = 5
-"""So many in a row that came to nothing, and the run is ended: whoever can stop us from looking
-could be hiding something."""
+"""So many in a row that came to nothing, and the run is ended: an agent that can stop us from
+looking could be hiding something."""
 
 COUNTERS = (
     # Control groups, version 2 and version 1.
@@ -94,7 +94,7 @@ class DiskUse(Frozen):
     hidden: int
     """Directories that could not be looked into."""
     free: int
-    """What is left on the file system, for everybody on it."""
+    """What is left on the file system, for all who write to it."""
 
 
 async def ask(container: Container) -> Strain:

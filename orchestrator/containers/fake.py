@@ -260,7 +260,7 @@ class _FakeWarden:
     def connect(self, port: int) -> Stream:
         service = self._ports.get(port)
         if service is None:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on port {port}")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on port {port}")
         stream = self._mux.open()
         self._mux.send(w.OPEN, stream.number, service)
         return stream

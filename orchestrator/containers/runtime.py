@@ -1,4 +1,4 @@
-"""The contract: ContainerSpec -> a container on a wire, whoever makes it."""
+"""The contract: ContainerSpec -> a container on a wire, on any runtime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Fate:
 
     def __init__(self, since_nano: int = 0) -> None:
         self.since_nano = since_nano
-        """What the engine tells of this time or before, on its clock, is of another life."""
+        """Ignore engine events up to this time, on its clock: they belong to an earlier start of
+        the same container."""
         self.exit_code: int | None = None
         """Of PID 1."""
         self.out_of_memory = asyncio.Event()
@@ -105,7 +106,7 @@ class Runtime(Protocol):
     - a container is yielded once its warden has said hello, and not before;
     - leaving an `open` block, in whatever way, leaves no container behind;
     - leaving a `keep` block stops the container and keeps its volumes, under its key;
-    - when this process dies, disposables go and kept ones stop, without anybody's help;
+    - when this process dies, disposables go and kept ones stop, without help;
     - one key is used by one block at a time; the second one gets NameTaken;
     - errors are ours (errors.py), never the engine's library's.
     """

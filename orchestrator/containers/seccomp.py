@@ -116,7 +116,7 @@ INTERNET = tuple(
     for kind, protocol in ((STREAM, USUAL), (STREAM, TCP), (DATAGRAM, USUAL), (DATAGRAM, UDP))
 )
 """Sockets for TCP and UDP. All others (vsock, alg, packet, bluetooth; SCTP, DCCP) are kernel
-modules that nobody here misses, and asking for one would load it."""
+modules that no agent needs, and asking for one would load it."""
 
 SyscallRule = dict[str, object]
 

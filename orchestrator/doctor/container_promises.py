@@ -27,7 +27,7 @@ OOM_EVENT_SECONDS = 10.0
 """For the engine to tell that something was killed for want of memory."""
 
 POLL_SECONDS = 0.05
-"""Between two looks at something that nobody announces."""
+"""Between two looks at something that no event announces."""
 
 HOG_LIMIT_BYTES = 64 * MIB
 """The memory of the container that is filled: enough for two Pythons, and quickly used up."""
@@ -353,7 +353,7 @@ INSIDE_PROMISES: tuple[Promise[Container], ...] = (
     ),
     Promise(
         "sockets",
-        "no socket of the engine, or of anybody, is inside",
+        "no socket is inside, of the engine or of another program",
         _sockets,
         "remove it from the image; nothing of the host belongs into an agent's container",
     ),

@@ -41,7 +41,7 @@ class _Host:
 
 
 class _Nearby(Dialer):
-    """Connects to a host on loopback, whoever is asked for. Without TLS: nobody could vouch."""
+    """Connects to a host on loopback, whatever name is asked for; it has no TLS key."""
 
     def __init__(self, port: int) -> None:
         super().__init__(_loopback)

@@ -86,7 +86,7 @@ class Gentle:
         return self._box.spawn(launch.model_copy(update=after_others))
 
     async def kill_all(self) -> None:
-        """Nobody."""
+        """Kill nothing: the agent goes on while its copy is read."""
 
 
 class Odd(Exception):

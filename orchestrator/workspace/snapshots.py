@@ -53,7 +53,8 @@ class Snapshots:
 def rebased(changes: Changes, snapshot: Snapshot, *, at: float) -> Changes:
     """The changes that a copy had by then, against what was applied of earlier ones since.
 
-    Those that are not the later ones stay as they are: they would take back what came after them.
+    Changes collected before the last apply are returned unchanged: rebasing them would undo newer
+    ones.
     ApplyRefused if the agent had taken back by then what was applied since: of that the changes
     tell nothing, or have no content.
     """

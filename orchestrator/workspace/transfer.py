@@ -38,7 +38,7 @@ SAVE_SECONDS = 10.0
 COLLECT_SECONDS = (
     KILL_SECONDS + COMPARE_SECONDS + READ_BACK_SECONDS + SAVE_SECONDS + PATCH_SECONDS + TIDY_SECONDS
 )
-"""All of `collect`: who waits less than this may lose changes that could have been had."""
+"""All of `collect`: a caller that waits less than this may lose changes."""
 
 MARKER_SECONDS = 10.0
 """For a copy to be known again."""
@@ -196,7 +196,7 @@ async def _listed(box: Box, listing: Listing, compare: Launch) -> None:
             await talk(box, compare, _batches(listing.snapshot.records()), read)
         await anyio.to_thread.run_sync(listing.check)  # many rules for many names take a while
     except (Odd, TimeoutError):
-        listing.clear()  # half a tree, or an impossible one, is of no use to anybody
+        listing.clear()  # half a tree, or an impossible one, is of no use
         raise
 
 
@@ -224,7 +224,7 @@ class _Contents:
             if kind == "end":
                 return
             if found is None or not found.fetched or found.kind != "file" or path in self.known:
-                raise Odd("a file came that nobody asked for")
+                raise Odd("a file came that was not asked for")
             if kind == "skip":
                 self._listing.left_out["could not be read"].append(str(path))
                 continue

@@ -143,7 +143,7 @@ def _try_socket(address: str) -> None:
 
 
 def _client(address: str, tls_dir: Path | None) -> docker.APIClient:
-    # Not version="auto", which leaves a socket open when nobody answers.
+    # Not version="auto", which leaves a socket open when no engine answers.
     tls = _tls(tls_dir)
     first = docker.APIClient(address, version=OLDEST_API, timeout=CALL_SECONDS, tls=tls)
     try:

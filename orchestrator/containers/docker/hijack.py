@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol, Generic[R]):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._answered.done():
             self._answered.set_exception(self._why_not(exc))
-            self._answered.exception()  # nobody may be waiting any more
+            self._answered.exception()  # read: `ask` may have given up
         self.receiver.disconnected()
 
     def pause_writing(self) -> None:

@@ -209,7 +209,7 @@ def _pull(engine: Engine, name: str) -> None:
             heard.put(None)
         except docker.errors.APIError as exc:
             heard.put(_PullFailed(str(exc.explanation or exc)))
-        except Exception as exc:  # noqa: BLE001 whoever waits must hear of it
+        except Exception as exc:  # noqa: BLE001 the thread that waits must hear of it
             heard.put(_PullFailed(str(exc)))
 
     threading.Thread(target=pull, name=f"pull {name}", daemon=True).start()

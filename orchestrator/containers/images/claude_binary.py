@@ -176,7 +176,7 @@ def fetch_claude(cache_dir: Path, version: str, arch: Arch, progress: Progress) 
 def place_claude(archive: Path, target: Path, wanted: str) -> None:
     """The executable inside a wheel or an npm tarball -> target, all of it and checked, or nothing.
 
-    A wrong checksum is not tried again by another route: somebody should look.
+    A wrong checksum is not tried again by another route: an operator should look.
     """
     partial = archive.with_name("claude.partial")
     try:

@@ -1,4 +1,4 @@
-"""Changes: what became of a copy, kept on disk until somebody applies it or the run is forgotten.
+"""Changes: what became of a copy, kept on disk until it is applied or the run is forgotten.
 
 A folder (0700) with manifest.json, changes.patch if there is one, and objects/SHA256, the new
 contents.
@@ -128,7 +128,7 @@ def load_changes(folder: Path) -> Changes:
 
 
 def make_folder(folder: Path) -> None:
-    """For one run's changes, and nobody else's eyes."""
+    """For one run's changes; only this user may read it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     (folder / OBJECTS).mkdir(mode=0o700, exist_ok=True)

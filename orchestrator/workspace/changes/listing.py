@@ -24,7 +24,7 @@ from orchestrator.workspace.reading.pack import EntryKind, TreeEntry
 from orchestrator.workspace.reading.tree import Snapshot
 
 MAX_CHANGES = 50_000
-"""Things that are new or different in one copy; more of them nobody looks through."""
+"""Things that are new or different in one copy; a person does not look through more of them."""
 
 MAX_TARGET_BYTES = 4095
 

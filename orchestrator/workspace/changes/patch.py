@@ -31,7 +31,7 @@ TIDY_SECONDS = 10.0
 """For git's scratch directory to be removed; in a session, the agent would find it."""
 
 MAX_PATCH_BYTES = 64 * 1024 * 1024
-"""More than that, nobody reads, and no memory of ours holds."""
+"""No reader gets through more, and it is held in memory."""
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",

@@ -118,7 +118,7 @@ def _identity(folder: int, name: str) -> Identity:
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
-        return 0, 0  # gone since it was listed; whoever mounts it is told
+        return 0, 0  # gone since it was listed; mounting it will fail and say so
     return status.st_dev, status.st_ino
 
 

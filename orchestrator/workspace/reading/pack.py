@@ -58,7 +58,7 @@ def record(*fields: object) -> bytes:
 
 
 class Packer:
-    """Collects records; whoever feeds it yields `take()` when it is `full`."""
+    """Collects records; the code that feeds it yields `take()` when it is `full`."""
 
     def __init__(self, root: Path, limit_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
         self.entries: dict[str, TreeEntry] = {}

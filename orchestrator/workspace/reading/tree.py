@@ -37,7 +37,7 @@ class Snapshot:
     """Of all that was copied, git's files included."""
     warnings: tuple[str, ...] = ()
     marker: bytes = b""
-    """What the copy holds to be known by; empty if nobody will ask."""
+    """What the copy holds to be known by; empty if `is_there` will not be asked."""
     applied_at: float = 0.0
     """Of its changes, those up to then have been applied; what they made is in the entries."""
     applied: dict[str, float] = field(default_factory=dict)
