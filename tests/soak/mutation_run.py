@@ -70,6 +70,8 @@ cd "$1/tree"; shift 2; exec "$@"
 """
 
 Fate = Literal["killed", "timed out", "survived"]
+Key = tuple[str, str, str, str]
+"""File, line above, line, mutation."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Report:
     def having(self, *fates: Fate) -> list[Mutant]:
         return sorted((m for m, f in self.fates.items() if f in fates), key=str)
 
-    def lines(self, known: Mapping[tuple[str, str, str], str]) -> Iterator[str]:
+    def lines(self, known: Mapping[Key, str]) -> Iterator[str]:
         survived = self.having("survived")
         equivalent = [mutant for mutant in survived if key(mutant) in known]
         killed, late = len(self.having("killed")), len(self.having("timed out"))
@@ -106,15 +108,15 @@ class Report:
         )
 
 
-def key(mutant: Mutant) -> tuple[str, str, str]:
+def key(mutant: Mutant) -> Key:
     """By what a known equivalent is known: its line may move."""
-    return mutant.path, mutant.source, mutant.mutation
+    return mutant.path, mutant.above, mutant.source, mutant.mutation
 
 
-def known_equivalents() -> dict[tuple[str, str, str], str]:
-    """Mutants that change nothing anybody could see, and why that is so."""
+def known_equivalents() -> dict[Key, str]:
+    """Mutants that no caller, operator or agent could tell from the source, and why that is so."""
     table = tomllib.loads((HERE / "equivalent_mutants.toml").read_text())
-    return {(e["file"], e["line"], e["mutation"]): e["why"] for e in table["known"]}
+    return {(e["file"], e["above"], e["line"], e["mutation"]): e["why"] for e in table["known"]}
 
 
 def sources(tree: Path = ROOT, targets: tuple[str, ...] = TARGETS) -> dict[str, bytes]:
