@@ -33,7 +33,7 @@ from tests.engine.spares.pool_stage import CAT, Stage, say
 from tests.engine.spares.pool_storm import Storm
 
 PATIENCE = 100
-STORM_CLAIMS = {"fake": 100, "docker": 40}
+STORM_CLAIMS = {"fake": 100, "docker": 16}
 """tests/soak has a thousand of them."""
 STORM_SEED = 5
 
