@@ -117,11 +117,12 @@ async def test_what_a_process_writes_and_how_it_ends_is_what_a_run_gives() -> No
 
 async def test_no_more_of_an_output_is_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "OUTPUT_LIMIT", 5)
-    wire, _ = new_wire()
+    wire, link = new_wire()
     chunks = [w.encode(w.DATA, 1, chunk) for chunk in (b"abc", b"def", b"ghi")]
     ends = (exited(0), w.encode(w.END, 1), w.encode(w.END, 3))
     done = await asked(wire, lambda: wire.run(LAUNCH), STARTED, *chunks, *ends)
     assert done == Completed(code=0, stdout=b"abcde", stderr=b"")
+    assert frames(link)[1:] == [(w.END, 1, b"")]  # there is nothing for it to read
     await wire.close()
 
 
