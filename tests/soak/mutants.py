@@ -72,6 +72,8 @@ class Mutant:
     line: int
     source: str
     """The line in which it begins."""
+    above: str
+    """The line before that: a `break` by itself says little."""
     mutation: str
     """What was there -> what is there."""
     function: str
@@ -304,11 +306,13 @@ class _Finder(ast.NodeVisitor):
     def _add(self, node: ast.expr | ast.stmt, start: int, end: int, text: str, said: str) -> None:
         function, line = self._functions[-1] if self._functions else ("", 0)
         source = self._lines[node.lineno - 1].decode().strip()
+        above = self._lines[node.lineno - 2].decode().strip() if node.lineno > 1 else ""
         self.found.append(
             Mutant(
                 path=self._path,
                 line=node.lineno,
                 source=source,
+                above=above,
                 mutation=said,
                 function=function,
                 function_line=line,

@@ -23,7 +23,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
@@ -52,8 +52,11 @@ NOT_COPIED = (".git", ".venv", ".cache", ".*_cache", ".hypothesis", "__pycache__
 RUNS = 2
 """At a time."""
 
+RECORD_PARTS = 12
+"""Into so many parts the tests are divided for their run on the source as it is."""
+
 RECORD_SECONDS = 1800
-"""For the tests on the source as it is."""
+"""For each of these."""
 
 SLOW_SECONDS = 20.0
 """A test that takes longer is not asked about mutants."""
@@ -70,6 +73,8 @@ cd "$1/tree"; shift 2; exec "$@"
 """
 
 Fate = Literal["killed", "timed out", "survived"]
+Key = tuple[str, str, str, str]
+"""File, line above, line, mutation."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class Report:
     def having(self, *fates: Fate) -> list[Mutant]:
         return sorted((m for m, f in self.fates.items() if f in fates), key=str)
 
-    def lines(self, known: Mapping[tuple[str, str, str], str]) -> Iterator[str]:
+    def lines(self, known: Mapping[Key, str]) -> Iterator[str]:
         survived = self.having("survived")
         equivalent = [mutant for mutant in survived if key(mutant) in known]
         killed, late = len(self.having("killed")), len(self.having("timed out"))
@@ -106,15 +111,15 @@ class Report:
         )
 
 
-def key(mutant: Mutant) -> tuple[str, str, str]:
+def key(mutant: Mutant) -> Key:
     """By what a known equivalent is known: its line may move."""
-    return mutant.path, mutant.source, mutant.mutation
+    return mutant.path, mutant.above, mutant.source, mutant.mutation
 
 
-def known_equivalents() -> dict[tuple[str, str, str], str]:
-    """Mutants that change nothing anybody could see, and why that is so."""
+def known_equivalents() -> dict[Key, str]:
+    """Mutants that no caller, operator or agent could tell from the source, and why that is so."""
     table = tomllib.loads((HERE / "equivalent_mutants.toml").read_text())
-    return {(e["file"], e["line"], e["mutation"]): e["why"] for e in table["known"]}
+    return {(e["file"], e["above"], e["line"], e["mutation"]): e["why"] for e in table["known"]}
 
 
 def sources(tree: Path = ROOT, targets: tuple[str, ...] = TARGETS) -> dict[str, bytes]:
@@ -127,21 +132,21 @@ def run_mutants(drawn: list[Mutant], say: Callable[[str], None], tree: Path = RO
     report = Report()
     with ExitStack() as stack, ThreadPoolExecutor(RUNS) as pool:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))
-        copies = [stack.enter_context(Copy(tree, folder / str(n))) for n in range(RUNS)]
-        began = time.monotonic()
-        tests = _recorded(copies, pool)
-        say(f"{len(tests)} tests need no engine; {time.monotonic() - began:.0f} s")
         free: queue.Queue[Copy] = queue.Queue()
-        for copy in copies:
-            free.put(copy)
+        for number in range(RUNS):
+            free.put(stack.enter_context(Copy(tree, folder / str(number))))
+
+        def recorded(files: list[str]) -> list[Seen]:
+            with _taken(free) as copy:
+                return _recorded(files, copy)
 
         def tried(mutant: Mutant) -> tuple[Mutant, Fate]:
-            copy = free.get()
-            try:
+            with _taken(free) as copy:
                 return mutant, _fate(mutant, _selected(mutant, tests, copy), copy)
-            finally:
-                free.put(copy)
 
+        began = time.monotonic()
+        tests = [test for some in pool.map(recorded, _parts(tree)) for test in some]
+        say(f"{len(tests)} tests need no engine; {time.monotonic() - began:.0f} s")
         for number, (mutant, fate) in enumerate(pool.map(tried, drawn), 1):
             report.fates[mutant] = fate
             if fate != "killed":
@@ -220,30 +225,37 @@ class Copy:
         return int(code), output.read_text(errors="replace")
 
 
-def _recorded(copies: list[Copy], pool: ThreadPoolExecutor) -> list[Seen]:
-    """Half of the test files in each copy."""
-    tree = copies[0].tree
-    left_out = ("soak", "bench")
+@contextmanager
+def _taken(free: queue.Queue[Copy]) -> Iterator[Copy]:
+    copy = free.get()
+    try:
+        yield copy
+    finally:
+        free.put(copy)
+
+
+def _parts(tree: Path) -> list[list[str]]:
+    """The test files, in parts that take about the same time."""
     files = sorted(
         str(path.relative_to(tree))
         for path in (tree / "tests").rglob("test_*.py")
-        if not any(part in path.parts for part in left_out)
+        if not any(part in path.parts for part in ("soak", "bench"))
     )
+    return [files[number::RECORD_PARTS] for number in range(RECORD_PARTS)]
 
-    def record(number: int) -> list[Seen]:
-        written = copies[number].folder / "recorded.json"
-        argv = ["--timeout", str(SLOW_SECONDS * 3), *files[number::RUNS]]
-        code, said = copies[number].pytest(argv, RECORD_SECONDS, MUTATION_RECORD=str(written))
-        if code not in (0, 1):  # some may fail: they are left out
-            raise RuntimeError(f"the tests cannot be run: {said[-2000:]}")
-        tests = json.loads(written.read_text()).items()
-        return [
-            Seen(name, test["seconds"], frozenset((path, line) for path, line in test["called"]))
-            for name, test in tests
-            if test["seconds"] < SLOW_SECONDS
-        ]
 
-    return [test for half in pool.map(record, range(RUNS)) for test in half]
+def _recorded(files: list[str], copy: Copy) -> list[Seen]:
+    """Those of these files that pass on the source as it is, and what they call."""
+    written = copy.folder / "recorded.json"
+    argv = ["--timeout", str(SLOW_SECONDS * 3), *files]
+    code, said = copy.pytest(argv, RECORD_SECONDS, MUTATION_RECORD=str(written))
+    if code not in (0, 1, 5):  # 1: some fail, and are left out; 5: all need an engine
+        raise RuntimeError(f"the tests cannot be run: {code} {said[-2000:]}")
+    return [
+        Seen(name, test["seconds"], frozenset((path, line) for path, line in test["called"]))
+        for name, test in json.loads(written.read_text()).items()
+        if test["seconds"] < SLOW_SECONDS
+    ]
 
 
 def _selected(mutant: Mutant, tests: list[Seen], copy: Copy) -> list[Seen]:

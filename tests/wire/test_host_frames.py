@@ -117,11 +117,12 @@ async def test_what_a_process_writes_and_how_it_ends_is_what_a_run_gives() -> No
 
 async def test_no_more_of_an_output_is_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "OUTPUT_LIMIT", 5)
-    wire, _ = new_wire()
+    wire, link = new_wire()
     chunks = [w.encode(w.DATA, 1, chunk) for chunk in (b"abc", b"def", b"ghi")]
     ends = (exited(0), w.encode(w.END, 1), w.encode(w.END, 3))
     done = await asked(wire, lambda: wire.run(LAUNCH), STARTED, *chunks, *ends)
     assert done == Completed(code=0, stdout=b"abcde", stderr=b"")
+    assert frames(link)[1:] == [(w.END, 1, b"")]  # there is nothing for it to read
     await wire.close()
 
 
@@ -303,3 +304,34 @@ async def test_more_connections_than_are_open_are_reset_while_the_first_are_serv
 
 
 async def _nothing(stream: Stream) -> None: ...
+
+
+@pytest.mark.parametrize("when", ["before it is read", "while it is read"])
+async def test_an_output_that_stays_open_holds_the_answer_back_for_a_moment_only(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "DRAIN_SECONDS", 0.01)
+    wire, _ = new_wire()
+
+    async def read_late() -> Completed:
+        async with wire.spawn(LAUNCH) as process:
+            if when == "before it is read":
+                await process.wait()
+            return await process.communicate()
+
+    answers = (STARTED, w.encode(w.DATA, 1, b"out"), exited(0))  # and no END
+    assert await asked(wire, read_late, *answers) == Completed(code=0, stdout=b"out", stderr=b"")
+    await wire.close()
+
+
+async def test_a_process_that_never_started_is_not_waited_for() -> None:
+    wire, _ = new_wire()
+    process = wire._start(LAUNCH)
+    wire.feed(w.encode(w.FAULT, 1, w.pack(b"2", b"cannot run cat")))
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(WireLost):
+            await process.wait()
+        for stream in (process.stdout, process.stderr):
+            with pytest.raises(ConnectionResetError):
+                await stream.read()
+    await wire.close()

@@ -32,7 +32,7 @@ from tests.engine.spares.pool_storm import Storm
 from tests.engine.spares.watched_pool import PoolEvent, WatchedPool
 
 PATIENCE = 100
-STORM_CLAIMS = {"fake": 100, "docker": 40}
+STORM_CLAIMS = {"fake": 100, "docker": 16}
 """tests/soak has a thousand of them."""
 STORM_SEED = 5
 

@@ -117,8 +117,8 @@ def test_patterns_mean_what_they_mean_to_git(
     [
         ("a*" * 100 + "b", "a" * 255),
         ("?*" * 100 + "b", "a" * 255),
-        ("**/a/" * 100 + "b", "a/" * 1500 + "c"),
-        ("/**/a*a*a*/**/a*a*b*" * 10, "a/" * 1500 + "c"),
+        ("**/a/" * 100 + "b", "a/" * 200 + "c"),
+        ("/**/a*a*a*/**/a*a*b*" * 10, "a/" * 200 + "c"),
     ],
 )
 def test_no_pattern_takes_for_ever(line: str, path: str) -> None:
