@@ -221,9 +221,9 @@ class Asking(Frozen):
     whom: Literal["nobody", "parent", "user"] = "nobody"
     """The caller, or the person behind it, if the caller's client can ask him."""
     answer_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
-    """After so long a question is answered by itself, as the agent said, or with "nobody did"."""
+    """A question without an answer for so long gets the agent's default answer, or is told so."""
     approval_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
-    """After so long a tool call that nobody approved is rejected."""
+    """A tool call without a decision for so long is rejected."""
 
     @property
     def patience_seconds(self) -> float:
@@ -316,7 +316,7 @@ class AgentSpec(Frozen):
     name: Name
     """What callers call it by; the same as its folder."""
     description: Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
-    """One or two sentences for whoever chooses an agent."""
+    """One or two sentences for the caller that chooses an agent."""
     prompt: str = ""
     """The system prompt: the text below the frontmatter."""
     session: Session = Session()
@@ -348,7 +348,7 @@ class AgentSpec(Frozen):
     ask: Asking = Asking()
     """Whom it may ask while it works."""
     approval: dict[Pattern, Verdict] = {}
-    """Which of the tools it is allowed need somebody's word: rules, or "*", and auto, ask, deny."""
+    """Which allowed tools need the caller's approval: rules, or "*", and auto, ask, deny."""
     subagents: tuple[Name, ...] = ()
     """Agents that it may run itself."""
     network: Network = Network()
@@ -394,7 +394,7 @@ class AgentSpec(Frozen):
 
     @property
     def ask_rules(self) -> tuple[Rule, ...]:
-        """Tool calls that need somebody's word."""
+        """Tool calls that need the caller's approval."""
         return self._rules("ask")
 
     @property
@@ -410,7 +410,7 @@ class AgentSpec(Frozen):
 
     @property
     def may_wait(self) -> bool:
-        """A run of it may wait for somebody outside, or for an agent of its own that does."""
+        """A run of it may wait for its caller, or for a subagent that does."""
         return self.ask.whom != "nobody" or bool(self.ask_rules or self.subagents)
 
     def _rules(self, verdict: str) -> tuple[Rule, ...]:

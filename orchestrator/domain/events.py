@@ -26,7 +26,7 @@ EventKind = Literal[
     "workspace",  # copied in, or what was changed: data = files, bytes, seconds
     "asked",  # the agent asks its parent: data = message_id
     "answered",  # and was told: data = message_id
-    "approval_asked",  # a tool call waits for somebody's word: data = call_id, tool, input
+    "approval_asked",  # a tool call waits for approval: data = call_id, tool, input
     "approval_decided",  # data = call_id
     "delegated",  # its agent runs another one: data = run_id
     "status",  # what the agent says of its progress

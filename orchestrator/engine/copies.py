@@ -35,7 +35,7 @@ PATCH_CHARS = 64 * 1024
 """A longer patch is not in the result; it is kept, and can be asked for."""
 
 LOCK_SECONDS = 60.0
-"""For somebody else to be done with applying what the same session changed."""
+"""For another process to be done with applying what the same session changed."""
 
 SNAPSHOTS = "snapshots"
 """The folder beside that of the changes: what copies in sessions were made of."""
