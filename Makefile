@@ -32,7 +32,7 @@ attacks: setup ## Write the table of attacks in .github/SECURITY.md from the tes
 bench: setup ## Measure against the plain docker commands one would use instead
 	$(BIN)/python -m tests.bench
 
-soak: setup ## Run the long tests: hundreds of containers, killed in every way
+soak: setup ## Run the long tests: containers killed in every way, garbage, 200 mutants (MUTANTS, SEED)
 	$(BIN)/python -m pytest tests/soak -p no:xdist -q -s
 
 image: setup ## Build the orchestrator's own image, for compose.yaml

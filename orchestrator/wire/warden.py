@@ -75,8 +75,9 @@ AGENT_NICE = 10
 """In its own container the warden comes first: a fork bomb must not keep it from its wire."""
 
 ERRAND_OOM_SCORE_ADJ = b"1000"
-ERRAND_NICE = 19
-"""An errand of the orchestrator waits for the agent; if memory runs out, it is the first to go."""
+ERRAND_NICE = 5
+"""An errand of the orchestrator comes after the warden and before the agent, which could otherwise
+keep it from answering by spinning; if memory runs out, it is the first to go."""
 
 NOBODY = 65534
 ERRAND_UID = 65533

@@ -16,7 +16,7 @@ from orchestrator.domain.container import Launch
 from orchestrator.errors import CopyFailed
 from orchestrator.workspace.reading.pack import LENGTH, shown
 
-INSIDE = (Path(__file__).parent / "inside.py").read_text()
+INSIDE_PROGRAM = (Path(__file__).parent / "inside.py").read_text()
 
 AHEAD = 2
 """Batches that are read from the disk while another one is on its way."""
@@ -73,7 +73,7 @@ class Gentle:
         return self._box.spawn(launch)
 
     async def kill_all(self) -> None:
-        """Nobody."""
+        """Kill nothing: the agent goes on while its copy is read."""
 
 
 class Odd(Exception):
@@ -145,7 +145,7 @@ def _texts(fields: list[object]) -> bool:
 
 def program(verb: str, root: str, *args: str) -> Launch:
     """The program inside, isolated from whatever an agent left for an interpreter to find."""
-    argv = ("python3", "-I", "-S", "-X", "utf8", "-c", INSIDE, verb, root, *args)
+    argv = ("python3", "-I", "-S", "-X", "utf8", "-c", INSIDE_PROGRAM, verb, root, *args)
     return Launch(argv=argv, errand=True)
 
 

@@ -60,13 +60,15 @@ class _Pipes(asyncio.SubprocessProtocol):
 
 
 @asynccontextmanager
-async def local_wire() -> AsyncIterator[tuple[Wire, _Pipes]]:
-    """A wire to a warden that runs on this machine; gone when the block ends."""
+async def local_wire(
+    user: User = ME, groups: list[int] | None = None
+) -> AsyncIterator[tuple[Wire, _Pipes]]:
+    """A wire to a warden that runs on this machine, in these groups; gone when the block ends."""
     loop = asyncio.get_running_loop()
     pipes = _Pipes()
-    wire = pipes.wire = Wire(pipes, ME, "local")
+    wire = pipes.wire = Wire(pipes, user, "local")
     argv = [sys.executable, "-I", "-S", warden.__file__]
-    transport, _ = await loop.subprocess_exec(lambda: pipes, *argv)
+    transport, _ = await loop.subprocess_exec(lambda: pipes, *argv, extra_groups=groups)
     try:
         with anyio.fail_after(10):
             await wire.hello()

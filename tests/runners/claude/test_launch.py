@@ -250,8 +250,14 @@ def test_a_rule_that_could_become_another_or_a_flag_is_none(rule: str) -> None:
 def test_a_nul_is_refused(spec: AgentSpec) -> None:
     with pytest.raises(AgentInvalid, match="NUL"):
         launched(spec)
+
+
+def test_a_nul_in_a_variable_is_refused() -> None:
     with pytest.raises(AgentInvalid, match="the variable X holds a NUL"):
         launched(agent(), env={"X": "a\0b"})
+
+
+def test_half_a_character_in_memory_is_refused() -> None:
     with pytest.raises(AgentInvalid, match="half a character"):
         launched(agent(), memory="\ud800")
 

@@ -216,26 +216,27 @@ def test_a_tree_that_has_moved_is_left_alone_and_the_conflict_is_named(
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "apply_refused"
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_an_apply_that_is_told_to_end_takes_back_what_it_has_done(
-    run_id: str, data: Path, monkeypatch: pytest.MonkeyPatch, sign: signal.Signals
+    run_id: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, handler, real = tree(data), signal.getsignal(sign), os.rename
-    renamed: list[object] = []
+    before, real = tree(data), os.rename
+    for sign in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        handler = signal.getsignal(sign)
+        renamed: list[object] = []
 
-    def rename(*args: object, **options: object) -> None:
-        real(*args, **options)  # type: ignore[arg-type]
-        renamed.append(args[0])
-        if len(renamed) == 2:
-            os.kill(os.getpid(), sign)
-            os.kill(os.getpid(), signal.SIGTERM)  # somebody is impatient
+        def rename(*args: object, **options: object) -> None:
+            real(*args, **options)  # type: ignore[arg-type]
+            renamed.append(args[0])  # noqa: B023 called in this round
+            if len(renamed) == 2:  # noqa: B023
+                os.kill(os.getpid(), sign)  # noqa: B023
+                os.kill(os.getpid(), signal.SIGTERM)  # somebody is impatient
 
-    monkeypatch.setattr(os, "rename", rename)
-    assert run("apply", run_id) != 0
-    monkeypatch.undo()
-    assert len(renamed) == 2
-    assert tree(data) == before
-    assert signal.getsignal(sign) == handler
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", rename)
+            assert run("apply", run_id) != 0
+        assert len(renamed) == 2
+        assert tree(data) == before
+        assert signal.getsignal(sign) == handler
 
 
 def test_a_patch_that_is_no_text_is_printed_as_it_is_and_not_as_json(

@@ -29,7 +29,9 @@ async def test_older_names_are_offered_only_if_asked_for(serve: Serve) -> None:
 
 
 @era
-async def test_an_older_conversation_goes_on_as_it_used_to(serve: Serve, era: str) -> None:
+async def test_a_question_is_seen_and_answered_under_the_older_names(
+    serve: Serve, era: str
+) -> None:
     async with serve(era, compat=True) as server:
         agent = server.agent("asks", *ASKS, ask="parent")
         run_id = (await server.call(f"run_subagent_{agent}", input="paint it"))["runId"]
@@ -40,25 +42,35 @@ async def test_an_older_conversation_goes_on_as_it_used_to(serve: Serve, era: st
         assert "Which colour?" in text(status)
         assert status.structured_content is not None
         (message,) = status.structured_content["messages"]
-        question = {"runId": run_id, "messageId": message["messageId"]}
         assert message["messageStatus"] == "pending_parent_reply"
 
+        question = {"runId": run_id, "messageId": message["messageId"]}
         replied = await server.call("reply_subagent", **question, answer="blue")
         assert replied["success"] is True
         assert replied["updatedMetadata"]["runId"] == run_id
         (task,) = await server.ended(run_id)
         assert task["result"] == "it is blue"
         told = await server.call("check_message_status", **question)
-        assert (told["answerContent"], told["messageStatus"]) == (
-            "blue",
-            "acknowledged_by_subagent",
-        )
+        assert told["answerContent"] == "blue"
+        assert told["messageStatus"] == "acknowledged_by_subagent"
+
+
+async def test_an_ended_run_is_told_of_under_the_older_names_and_stays_ended(serve: Serve) -> None:
+    async with serve(compat=True) as server:
+        agent = server.agent("says", {"text": "painted"})
+        run_id = (await server.call(f"run_subagent_{agent}", input="paint it"))["runId"]
+        await server.ended(run_id)
         assert (await server.call("check_status", runId=run_id))["status"] == "success"
         logs = await call(server.client, "get_subagent_logs", runId=run_id)
-        assert "Which colour?" in text(logs)
-        assert (await server.call("update_status", runId=run_id, status="completed"))["runId"]
+        assert "painted" in text(logs)
+        told = await server.call("update_status", runId=run_id, status="completed")
+        assert told["runId"] == run_id
         _, said = await server.refused("update_subagent_status", runId=run_id, status="running")
         assert said.startswith(f"run {run_id} is success: ")
+
+
+async def test_an_older_name_of_no_agent_is_refused(serve: Serve) -> None:
+    async with serve(compat=True) as server:
         _, said = await server.refused("run_subagent_nobody", input="x")
         assert said.startswith("no agent 'nobody'")
 

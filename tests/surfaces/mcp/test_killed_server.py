@@ -15,7 +15,7 @@ from tests.surfaces.task_stage import ASKS
 
 pytestmark = pytest.mark.anyio
 
-KILLS = 5
+KILLS = 2
 
 
 async def test_nothing_that_a_killed_server_has_acknowledged_is_lost(

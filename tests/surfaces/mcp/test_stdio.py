@@ -65,6 +65,10 @@ async def client(shared_stage: Stage, request: pytest.FixtureRequest) -> AsyncIt
         yield client
 
 
+once = pytest.mark.parametrize("client", ERAS[:1], indirect=True)
+"""For what has been shown to be the same in both eras, and takes a run to show again."""
+
+
 # What can be asked, and what comes back
 
 
@@ -112,7 +116,8 @@ async def test_a_run_returns_an_envelope_and_speaks_all_along(client: Client) ->
     assert envelope["cost_usd"] > 0
     counts = [count for count, _ in said]
     assert counts == sorted(set(counts))
-    kinds = [message.partition(":")[0] for _, message in said]
+    # Each once: on a busy machine, the last line is said again before the next one comes.
+    kinds = list(dict.fromkeys(message.partition(":")[0] for _, message in said))
     assert kinds[:4] == ["queued", "starting", "started", "ready"]
     assert "model_request" in kinds
 
@@ -141,6 +146,7 @@ async def test_a_client_that_waits_hears_something_though_nothing_happens(
             tasks.cancel_scope.cancel()
 
 
+@once
 async def test_a_failed_run_is_an_error_whose_text_holds_all_that_helps(client: Client) -> None:
     result = await call(client, "run_subagent", agent_name="counter", prompt="count")
 
@@ -156,6 +162,7 @@ async def test_a_failed_run_is_an_error_whose_text_holds_all_that_helps(client: 
     assert f"run_id {envelope['run_id']}, cost $0.0" in told
 
 
+@once
 async def test_an_agent_is_shown_a_directory_below_an_allowed_root(
     client: Client, shared_stage: Stage, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.shared.exceptions import MCPDeprecationWarning
 
-from orchestrator.app import LazyRuntime
+from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.surfaces.mcp import tasks as mcp_tasks
 from tests.surfaces.mcp.mcp_stage import ERAS, FOR_EVER, PATIENCE, call, http_server, on_stage, text
 from tests.surfaces.mcp.test_http import TOKEN_ENV, connected
@@ -145,7 +145,8 @@ async def test_a_task_in_the_background_is_listed_told_of_and_cancelled(
             assert ended["status"] == "cancelled"
         (task,) = await server.ended(run_id)
         assert task["reason"] == "cancelled"
-        assert server.stage.runtime is not None
+        under_way = await server.call("get_all_tasks", status="pending, running")
+        assert under_way["tasks"] == []
 
 
 async def test_waiting_for_any_of_several_tells_which_still_run(serve: Serve) -> None:
@@ -166,7 +167,7 @@ async def test_waiting_for_any_of_several_tells_which_still_run(serve: Serve) ->
 
 
 async def test_a_log_is_read_piece_by_piece(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_tasks, "LOG_EVENTS", 2)
+    monkeypatch.setattr(mcp_tasks, "LOG_PAGE_EVENTS", 2)
     async with serve() as server:
         agent = server.agent("quick", {"text": "done"})
         run = await server.call("run_subagent", agent_name=agent, prompt="x")
@@ -205,9 +206,8 @@ async def test_arguments_that_nobody_understands_are_refused(serve: Serve) -> No
 # Several at once
 
 
-@era
-async def test_tasks_of_a_batch_follow_those_that_they_depend_on(serve: Serve, era: str) -> None:
-    async with serve(era) as server:
+async def test_tasks_of_a_batch_follow_those_that_they_depend_on(serve: Serve) -> None:
+    async with serve() as server:
         agent = server.agent("echo", {"text": "{last_user_text}"})
         found = await server.call(
             "run_subagents",
@@ -273,16 +273,14 @@ async def test_a_server_on_pipes_hands_over_what_outlasts_the_window(
         assert {status for _, status, _ in stage.runs()} == {"completed", "cancelled"}
 
 
-@era
-async def test_callers_at_one_server_see_no_runs_but_their_own(
-    tmp_path: Path, image: str, era: str
-) -> None:
+async def test_callers_at_one_server_see_no_runs_but_their_own(tmp_path: Path, image: str) -> None:
     async with on_stage(tmp_path, image) as stage:
         stage.add_agent("asks", *ASKS, ask="parent")
         async with (
             http_server(stage, **TOKEN_ENV) as (_, url),
-            connected(url, era) as mine,
-            connected(url, era, "other") as theirs,
+            connected(url, ERAS[0]) as mine,
+            connected(url, ERAS[0], "other") as theirs,
+            connected(url, ERAS[1], "other") as theirs_too,
         ):
             main, other = Server(stage, mine, "main"), Server(stage, theirs, "other")
             run = await main.call("run_subagent", agent_name="asks", prompt="x")
@@ -305,8 +303,9 @@ async def test_callers_at_one_server_see_no_runs_but_their_own(
             for each in (uri, f"{uri}/logs"):
                 with pytest.raises(MCPError, match="there is no run"):
                     await theirs.read_resource(each)
-            with pytest.raises(MCPError, match="there is no run"):
-                await _subscribe(theirs, era, uri)
+            for era, client in zip(ERAS, (theirs, theirs_too), strict=True):
+                with pytest.raises(MCPError, match="there is no run"):
+                    await _subscribe(client, era, uri)
             assert len((await mine.list_resources()).resources) == 2
             answer = {"run_id": run_id, "message_id": message_id, "answer": "blue"}
             done = await main.call("reply_subagent", **answer, wait=True)
