@@ -52,7 +52,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
         if item.nodeid in passed:
             passed[item.nodeid]["called"] = [
                 (code.co_filename.removeprefix(ROOT), code.co_firstlineno)
-                for code in called
+                for code in called.copy()  # a thread may still add to it
                 if code.co_filename.startswith(f"{ROOT}orchestrator/")
             ]
 

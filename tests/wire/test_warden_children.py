@@ -170,3 +170,60 @@ def test_frames_that_do_not_keep_to_the_protocol_end_the_warden(
     sent = b"".join(w.encode(*frame) for frame in frames)
     done = subprocess.run(argv, input=sent, capture_output=True, timeout=PATIENCE)
     assert done.returncode == w.EXIT_MALFORMED, done.stderr
+
+
+def _spoken(*frames: tuple[int, int, bytes]) -> list[tuple[int, int, bytes]]:
+    """What a warden says to some frames, after its hello and before the end of the wire."""
+    argv = [sys.executable, "-I", "-S", w.__file__]
+    sent = b"".join(w.encode(*frame) for frame in frames)
+    done = subprocess.run(argv, input=sent, capture_output=True, timeout=PATIENCE)
+    hello, *said = w.Decoder(w.FROM_WARDEN).feed(done.stdout)
+    assert hello[:2] == (w.HELLO, 0)
+    return said
+
+
+def test_what_is_about_no_stream_has_the_number_0() -> None:
+    assert _spoken((w.PING, 0, b"7"), (w.KILL, 0, b"")) == [(w.PONG, 0, b"7"), (w.KILLED, 0, b"")]
+    ((kind, number, payload),) = _spoken((w.LISTEN, 0, w.pack(b"0", b"web")))
+    assert (kind, number) == (w.LISTENING, 0)
+    name, port, problem = w.unpack(payload)
+    assert (name, port != b"0", problem) == (b"web", True, b"")
+
+
+def test_a_warden_that_is_told_to_stop_says_so_with_its_exit_code() -> None:
+    argv = [sys.executable, "-I", "-S", w.__file__]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == bytes([w.HELLO])  # it listens to signals by now
+        process.terminate()
+        assert process.wait(PATIENCE) == w.EXIT_STOPPED
+
+
+async def test_a_port_that_is_taken_is_refused_and_the_wire_goes_on() -> None:
+    async def service(stream: Stream) -> None: ...
+
+    with anyio.fail_after(PATIENCE):
+        async with local_wire() as (wire, _):
+            port = await wire.listen(0, "one", service)
+            with pytest.raises(OSError, match="Address already in use"):
+                await wire.listen(port, "two", service)
+            assert await wire.ping() >= 0
+
+
+async def test_a_port_can_be_had_again_right_after_a_connection_on_it() -> None:
+    """The side that closes first keeps a closed connection for a minute."""
+
+    async def service(stream: Stream) -> None:
+        await stream.write(b"x")
+
+    with anyio.fail_after(PATIENCE):
+        async with local_wire() as (wire, _):
+            port = await wire.listen(0, "web", service)
+            async with await anyio.connect_tcp("127.0.0.1", port) as client:
+                assert await client.receive() == b"x"
+                with pytest.raises(anyio.EndOfStream):
+                    await client.receive()
+            await wire.ping()
+        async with local_wire() as (wire, _):
+            assert await wire.listen(port, "web", service) == port
