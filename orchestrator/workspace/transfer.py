@@ -19,7 +19,7 @@ from orchestrator.workspace.changes.patch import PATCH_SECONDS, TIDY_SECONDS, ma
 from orchestrator.workspace.changes.plain_patch import write_plain_patch
 from orchestrator.workspace.git.directory import Allowed
 from orchestrator.workspace.paths import MARKER
-from orchestrator.workspace.reading.pack import BATCH, record, sentences
+from orchestrator.workspace.reading.pack import BATCH, record
 from orchestrator.workspace.reading.tree import Snapshot, TreeCopy, nowhere
 
 COPY_SECONDS = 600.0
@@ -175,7 +175,7 @@ async def _collected(
     except TimeoutError:
         problem = "reading them took too long"
     await contents.objects.flush()
-    warnings = sentences(listing.left_out, "the changes")
+    warnings = listing.left_out.sentences("the changes")
     if problem:
         warnings += (f"not all changes could be kept, so they cannot be applied: {problem}",)
     return Changes(
@@ -227,7 +227,7 @@ class _Contents:
             if found is None or not found.fetched or found.kind != "file" or path in self.known:
                 raise Odd("a file came that was not asked for")
             if kind == "skip":
-                self._listing.left_out["could not be read"].append(str(path))
+                self._listing.left_out.add("could not be read", str(path))
                 continue
             while piece := await reader.piece():
                 left -= len(piece)

@@ -22,7 +22,7 @@ import anyio.to_thread
 import h11
 
 from orchestrator.gateway.egress.proxies import Proxies, Proxy
-from orchestrator.gateway.http.request_head import HEAD_BYTES
+from orchestrator.gateway.http.request_head import ANSWER_HEAD_BYTES
 from orchestrator.gateway.http.socket_stream import SocketStream
 
 RESOLVE_SECONDS = 10.0
@@ -248,7 +248,7 @@ async def _through(connection: SocketStream, proxy: Proxy, host: str, port: int)
     headers = [("host", target)]
     if proxy.authorization:
         headers.append(("proxy-authorization", proxy.authorization))
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=ANSWER_HEAD_BYTES)
     asked = http.send(h11.Request(method="CONNECT", target=target, headers=headers)) or b""
     asked += http.send(h11.EndOfMessage()) or b""
     try:

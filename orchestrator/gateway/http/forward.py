@@ -32,7 +32,7 @@ from orchestrator.gateway.http.headers import (
     end_to_end,
     first_value,
 )
-from orchestrator.gateway.http.request_head import HEAD_BYTES, Head
+from orchestrator.gateway.http.request_head import ANSWER_HEAD_BYTES, Head
 
 MOVED_SECONDS = 1.0
 """How exactly IDLE_SECONDS are measured: moving a deadline with every piece costs more than the
@@ -126,7 +126,7 @@ class _Passage:
         self._client = head.client
         self._near = head.http
         self._upstream = upstream
-        self._far = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
+        self._far = h11.Connection(h11.CLIENT, max_incomplete_event_size=ANSWER_HEAD_BYTES)
         self._rewrite = rewrite
         self._status = 0
         self._gone = False
