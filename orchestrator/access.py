@@ -64,7 +64,7 @@ def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
 
 
 def _asking(template: AgentSpec) -> dict[str, Verdict]:
-    """Somebody's word for everything, and what was denied stays so."""
+    """The caller decides about every call; what was denied stays so."""
     denied = {rule: verdict for rule, verdict in template.approval.items() if verdict == "deny"}
     return {"*": "ask", **denied}
 

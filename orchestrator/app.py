@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import anyio
 import anyio.to_thread
 
 from orchestrator import output
-from orchestrator.catalog import AgentsDir
-from orchestrator.containers.labels import ContainerInfo
+from orchestrator.catalog import AgentsDir, load_catalog
+from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.owner import Owner
-from orchestrator.containers.runtime import Container, Reaped
+from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.agent import AgentSpec
-from orchestrator.domain.container import ContainerSpec
+from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions.memory import Memory
@@ -28,29 +26,33 @@ from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.spares.pool import Pool
 from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
-from orchestrator.engine.staging import Staging
+from orchestrator.engine.staging import EngineLookup, Gateway, Planner, Staging
 from orchestrator.engine.tasks.lost import settle_lost
 from orchestrator.engine.tasks.retention import Retention, keep_of, kept_tidy
-from orchestrator.errors import OperatorError
+from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.errors import EngineUnreachable, ImageMissing, OperatorError
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.credential import credential_of
 from orchestrator.gateway.model.scripted import ScriptedModel, load_script
 from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.secrets.secret_store import SecretStore
+from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
 from orchestrator.settings import Settings, environment, secret_environment
+from orchestrator.state import open_store
 from orchestrator.store.runs import Store
-from orchestrator.store.session_rows import SessionRow, SessionRows
+from orchestrator.store.session_rows import SessionRows
 from orchestrator.workspace.kept import CHANGES
 
 if TYPE_CHECKING:
+    from orchestrator.containers.docker.engine import Engine
     from orchestrator.containers.docker.runtime import DockerRuntime
 
 SCRIPTED_SECRET = "a-script-plays-the-model"  # noqa: S105 it is none
-"""Instead of a secret that nobody has given, where no real model could use it."""
+"""For a secret that is not set, where a script plays the model and nothing real could use it."""
 
-IMAGE_SECONDS = 10.0
-"""For how long an image is believed to be what it was: to ask takes as long as a claim."""
+NO_ENGINE = "the agent image (no engine answers)"
+NOT_BUILT = "the agent image (not built yet; `orchestrator images build`)"
 
 
 @asynccontextmanager
@@ -58,9 +60,8 @@ async def open_orchestrator(
     settings: Settings, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[Service]:
     """Everything that runs tasks. The engine is asked for when the first task needs it."""
-    with Owner(settings.state_dir) as owner:
-        runtime = LazyRuntime(settings, owner)
-        store = Store(settings.state_dir / "runs.sqlite", owner.id)
+    with Owner(settings.state_dir) as owner, open_store(settings, owner.id) as store:
+        runtime = LazyRuntime(settings, partial(open_runtime, settings, owner))
         copies = open_copies(settings)
         sessions = Sessions(runtime, SessionRows(store, owner.id))
         pool: Pool[WaitingStage] = Pool(pool_limits(settings))
@@ -73,40 +74,167 @@ async def open_orchestrator(
                 settings.state_dir / "pruned",
             )
             async with open_model_service(settings) as models, sessions, pool, tidied:
-                credential = credential_of(settings)
-                staging = Staging(
+                script_of = partial(_script, settings)
+                parts = Parts(
+                    store=store,
+                    alive=owner.alive,
                     runtime=runtime,
-                    models=models,
-                    image=runtime.agent_image,
-                    image_id=runtime.image_id,
-                    environ=variables,
+                    engine=runtime,
+                    gateway=Gateway(models, Dialer(environ=variables), script_of),
                     copies=copies,
-                    dialer=Dialer(environ=variables),
-                    secret_store=SecretStore(
-                        settings.secrets_file,
-                        secret_environment(),
-                        stand_in=SCRIPTED_SECRET if settings.scripted else "",
-                    ),
+                    secret_store=_secret_store(settings),
                     sessions=sessions,
                     pool=pool,
-                    memory=Memory(settings.agents_dir, settings.state_dir / "memory"),
+                    variables=variables,
                     ca_certificates=_ca_certificates(variables),
-                    script_of=lambda agent: _script(settings, agent),
                 )
-                yield Service(
-                    agents=AgentsDir(settings.agents_dir, output.check_schema),
-                    store=store,
-                    staging=staging,
-                    sessions=sessions,
-                    copies=copies,
-                    alive=owner.alive,
-                    secrets=(credential.secret.get_secret_value(),) if credential else (),
-                    max_runs=settings.max_runs,
-                    max_runs_per_agent=settings.max_runs_per_agent,
-                )
+                yield compose(settings, parts)
         finally:
             await runtime.aclose()
-            store.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What an orchestrator is made of, opened; tests choose some of it."""
+
+    store: Store
+    alive: Callable[[str], bool]
+    """Whether an orchestrator of the same state directory lives."""
+    runtime: Runtime
+    engine: EngineLookup
+    gateway: Gateway
+    copies: Copies
+    secret_store: SecretStore
+    sessions: Sessions
+    pool: Pool[WaitingStage]
+    variables: Mapping[str, str]
+    """Of the environment, that agent.md may name."""
+    ca_certificates: str
+
+
+def compose(settings: Settings, parts: Parts) -> Service:
+    """The parts, put together; nothing is opened or started here."""
+    credential = credential_of(settings)
+    planner = Planner(
+        engine=parts.engine,
+        environ=parts.variables,
+        copies=parts.copies,
+        secret_store=parts.secret_store,
+        memory=_memory(settings),
+        ca_certificates=parts.ca_certificates,
+    )
+    staging = Staging(
+        planner=planner,
+        runtime=parts.runtime,
+        gateway=parts.gateway,
+        sessions=parts.sessions,
+        pool=parts.pool,
+    )
+    return Service(
+        agents=AgentsDir(settings.agents_dir, output.check_schema),
+        store=parts.store,
+        staging=staging,
+        sessions=parts.sessions,
+        copies=parts.copies,
+        alive=parts.alive,
+        secrets=(credential.secret.get_secret_value(),) if credential else (),
+        max_runs=settings.max_runs,
+        max_runs_per_agent=settings.max_runs_per_agent,
+    )
+
+
+@asynccontextmanager
+async def open_tasks(settings: Settings) -> AsyncIterator[tuple[Service, Tasks]]:
+    """An orchestrator, and the runs that go on in it by themselves."""
+    async with open_orchestrator(settings) as service, Tasks(service) as tasks:
+        yield service, tasks
+
+
+class ShownPlan(NamedTuple):
+    """What a run would launch, with stand-ins for all values that are the run's or secret."""
+
+    plan: Plan
+    labels: Mapping[str, str]
+    """Of its container."""
+    unset: tuple[str, ...]
+    """Variables that agent.md names and that are not set: a run would fail."""
+
+
+async def show_plan(settings: Settings, agent_name: str, workspace: Path | None) -> ShownPlan:
+    """What a run would launch, by the planner that runs have. Needs no engine, makes nothing, and
+    asks for no secret.
+    """
+    environ = environment()
+    agent = load_catalog(settings.agents_dir, output.check_schema).agent(agent_name)
+    task = Task(
+        agent=agent_name,
+        prompt="(the task)",
+        workspace=workspace,
+        caller=settings.caller,
+        run_id=STAND_IN_RUN,
+    )
+    shown, unset = shown_variables(agent, frozenset(environ))
+    engine = await anyio.to_thread.run_sync(_engine_as_found, settings)
+    planner = Planner(
+        engine=engine,
+        environ=shown,
+        copies=open_copies(settings),
+        secret_store=_secret_store(settings),
+        memory=_memory(settings),
+        ca_certificates=_ca_certificates(environ),
+    )
+    prepared = await planner.prepare(agent, task, really=False)
+    policy = mount_policy(settings, engine.address)  # which a runtime applies to what it makes
+    container = policy.checked(prepared.plan.container).spec
+    plan = prepared.plan.model_copy(update={"container": container})
+    return ShownPlan(plan, prepared.labels, unset)
+
+
+@dataclass(frozen=True)
+class _EngineAsFound:
+    """EngineLookup (engine/staging.py) for a plan that is only shown: nothing is built."""
+
+    address: str
+    image: str
+    seccomp: str | None
+
+    async def agent_image(self) -> str:
+        return self.image
+
+    async def image_id(self, image: str) -> str:  # noqa: ARG002 no spare is made of it
+        return ""
+
+    async def seccomp_profile(self) -> str | None:
+        return self.seccomp
+
+
+def _engine_as_found(settings: Settings) -> _EngineAsFound:
+    """What the engine says, or stand-ins if none answers. Blocks."""
+    from orchestrator.containers.docker.facts import takes_profile
+    from orchestrator.containers.images.agent_image import find_agent_image
+    from orchestrator.containers.seccomp import profile
+
+    try:
+        with open_engine(settings) as engine:
+            with engine.translated():
+                seccomp = profile() if takes_profile(engine.api.info()) else None
+            try:
+                image = settings.agent_image or find_agent_image(engine, settings)
+            except ImageMissing:
+                image = NOT_BUILT
+            return _EngineAsFound(engine.address, image, seccomp)
+    except EngineUnreachable:
+        image = settings.agent_image or NO_ENGINE
+        return _EngineAsFound(settings.engine_candidates[0], image, profile())
+
+
+def _secret_store(settings: Settings) -> SecretStore:
+    stand_in = SCRIPTED_SECRET if settings.scripted else ""
+    return SecretStore(settings.secrets_file, secret_environment(), stand_in=stand_in)
+
+
+def _memory(settings: Settings) -> Memory:
+    return Memory(settings.agents_dir, settings.state_dir / "memory")
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
@@ -117,28 +245,11 @@ def pool_limits(settings: Settings) -> PoolLimits:
     )
 
 
-async def living_sessions(settings: Settings) -> tuple[SessionRow, ...]:
-    """The sessions of all orchestrators; needs no engine. Whose owner is dead has stopped."""
-    store = Store(settings.state_dir / "runs.sqlite")
-    try:
-        with Owner(settings.state_dir) as owner:
-            rows = await SessionRows(store, owner.id).all()
-            return tuple(
-                row if owner.alive(row.owner) else row.model_copy(update={"state": "stopped"})
-                for row in rows
-            )
-    finally:
-        store.close()
-
-
 @contextmanager
 def open_retention(settings: Settings) -> Iterator[Retention]:
-    """What removes runs; needs no engine."""
-    store = Store(settings.state_dir / "runs.sqlite")
-    try:
+    """Removes runs; needs no engine."""
+    with open_store(settings) as store:
         yield Retention(store, open_copies(settings))
-    finally:
-        store.close()
 
 
 def open_copies(settings: Settings) -> Copies:
@@ -175,16 +286,28 @@ async def open_runtime(
     """The container runtime on the engine that answers; what a crash left is removed first."""
     # Imported here: docker takes 200 ms, which a server should not spend before its hello.
     from orchestrator.containers.docker.engine import connect
-    from orchestrator.containers.docker.runtime import DockerRuntime
+    from orchestrator.containers.docker.runtime import open_docker
 
     engine = await anyio.to_thread.run_sync(connect, settings)
     try:
         with nullcontext(owner) if owner is not None else Owner(settings.state_dir) as held:
             policy = mount_policy(settings, engine.address)
-            async with DockerRuntime(engine, held, policy) as runtime:
+            async with open_docker(engine, held, policy) as runtime:
                 if reap:
                     await runtime.reap()
                 yield runtime
+    finally:
+        engine.close()
+
+
+@contextmanager
+def open_engine(settings: Settings) -> Iterator[Engine]:
+    """The engine that answers, for its images; blocks."""
+    from orchestrator.containers.docker.engine import connect
+
+    engine = connect(settings)
+    try:
+        yield engine
     finally:
         engine.close()
 
@@ -203,93 +326,3 @@ def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
         ),
         engine_is_local=not address or address.startswith("unix://"),
     )
-
-
-class LazyRuntime:
-    """Runtime (containers/runtime.py) on an engine that is looked for when first needed."""
-
-    def __init__(self, settings: Settings, owner: Owner) -> None:
-        self._settings = settings
-        self._owner = owner
-        self._stack = AsyncExitStack()
-        self._lock = anyio.Lock()
-        self._runtime: DockerRuntime | None = None
-        self._images: dict[str, tuple[str, float]] = {}
-        """What is known of images, and since when."""
-        self._looking: dict[str, asyncio.Task[str]] = {}
-
-    async def aclose(self) -> None:
-        with anyio.CancelScope(shield=True):  # every wait inside is bounded
-            await asyncio.gather(*self._looking.values(), return_exceptions=True)
-            await self._stack.aclose()
-
-    async def agent_image(self) -> str:
-        """The image that agents run in, built if it is missing."""
-        from orchestrator.containers.images.agent_image import build_agent_image
-
-        engine = (await self._get()).engine
-        build = partial(build_agent_image, engine, self._settings, lambda _: None)
-        return await self._known("", build)
-
-    async def image_id(self, image: str) -> str:
-        """What an image's name stands for; "" if nothing has that name."""
-        from orchestrator.containers.images.agent_image import image_id
-
-        engine = (await self._get()).engine
-        return await self._known(image, partial(image_id, engine, image))
-
-    async def _known(self, name: str, find: Callable[[], str]) -> str:
-        """What was found out about images a moment ago, or is now; building one goes on when
-        whoever asked has no time to wait for it.
-        """
-        found, at = self._images.get(name, ("", -math.inf))
-        if found and anyio.current_time() - at <= IMAGE_SECONDS:
-            return found
-
-        async def look() -> str:
-            try:
-                found = await anyio.to_thread.run_sync(find)
-                self._images[name] = found, anyio.current_time()
-                return found
-            finally:
-                del self._looking[name]
-
-        if name not in self._looking:
-            self._looking[name] = asyncio.create_task(look())
-        return await asyncio.shield(self._looking[name])
-
-    @asynccontextmanager
-    async def open(
-        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None, name: str = ""
-    ) -> AsyncIterator[Container]:
-        runtime = await self._get()
-        async with runtime.open(spec, labels=labels, name=name) as container:
-            yield container
-
-    @asynccontextmanager
-    async def keep(
-        self, key: str, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
-    ) -> AsyncIterator[Container]:
-        runtime = await self._get()
-        async with runtime.keep(key, spec, labels=labels) as container:
-            yield container
-
-    async def seccomp_profile(self) -> str | None:
-        return await (await self._get()).seccomp_profile()
-
-    async def forget(self, key: str) -> bool:
-        return await (await self._get()).forget(key)
-
-    async def list(self) -> tuple[ContainerInfo, ...]:
-        return await (await self._get()).list()
-
-    async def reap(self) -> tuple[Reaped, ...]:
-        return await (await self._get()).reap()
-
-    async def _get(self) -> DockerRuntime:
-        async with self._lock:
-            if self._runtime is None:
-                self._runtime = await self._stack.enter_async_context(
-                    open_runtime(self._settings, self._owner)
-                )
-            return self._runtime

@@ -1,23 +1,26 @@
 """The error tree: three branches, because three people act on them.
 
 OrchestratorError
-├── AuthorError            whoever wrote the agent, its image or its limits
+├── AuthorError            the agent's author acts: on agent.md, the image or the limits
 │   ├── AgentInvalid       an agent.md that says something we do not understand
 │   ├── VariableMissing    it names a variable that is not set
 │   ├── SpecRefused        a container that we will not make
 │   ├── MemoryTooSmall     it dies before it can say hello
 │   └── SpawnFailed        the program could not be started inside the container
-├── OperatorError          whoever runs the orchestrator and its engine
+├── OperatorError          the operator acts: on the orchestrator, its engine or its disk
 │   ├── AgentsDirMissing   there is no directory with agents where one should be
 │   ├── EngineUnreachable  no container engine answers
 │   ├── EngineRefused      the engine answered, and it was a no
+│   │   └── EngineConflict  because of something else that it is doing; later it may be a yes
 │   ├── ImageMissing       the image is not on the engine
 │   ├── ImageBuildFailed   the image could not be made
 │   │   └── BaseMissing     there is nothing to build it on, and nothing to make that with
 │   ├── StoreFailed        what happened cannot be kept
+│   │   └── StoreTooNew     a newer orchestrator has written it
 │   ├── CopyFailed         a workspace could not be copied into a container, or out of it
 │   └── WireLost           a container went away, or did not keep to the protocol
-└── CallerError            whoever asked for this run
+└── CallerError            the caller acts: on what it asked for
+    ├── CallInvalid        a call that means nothing, or two things; another one is needed
     ├── AgentNotFound      there is no agent of that name
     ├── CallerRefused      the agent does not allow this caller
     ├── RunNotFound        there is no run of that id
@@ -26,7 +29,7 @@ OrchestratorError
     ├── MountRefused       a directory that no container may see
     ├── CopyRefused        a directory that cannot be copied: too large, or not there
     ├── ApplyRefused       changes that do not fit the directory any more
-    └── NameTaken          somebody else is using that container
+    └── NameTaken          another run is using the container of that session
 
 A message says what happened, to what, and what to do next; it never carries a secret.
 """
@@ -98,6 +101,10 @@ class EngineRefused(OperatorError):
     code = "engine_refused"
 
 
+class EngineConflict(EngineRefused):
+    pass
+
+
 class ImageMissing(OperatorError):
     code = "image_missing"
 
@@ -115,12 +122,20 @@ class StoreFailed(OperatorError):
     code = "store_failed"
 
 
+class StoreTooNew(StoreFailed):
+    code = "store_too_new"
+
+
 class CopyFailed(OperatorError):
     code = "copy_failed"
 
 
 class WireLost(OperatorError):
     code = "wire_lost"
+
+
+class CallInvalid(CallerError):
+    """Its code is the branch's: programs know these errors by it."""
 
 
 class AgentNotFound(CallerError):

@@ -21,19 +21,19 @@ MAX_ERRORS = 8
 MAX_FOUND = 1000
 """How many are looked for."""
 
-MAX_SHOWN = 120
+SHOWN_VALUE_CHARS = 120
 """How much of an offending value is repeated."""
 
-MAX_CHARS = 1024 * 1024
+ANSWER_CHARS = 1024 * 1024
 """Of an answer that is looked at: several times what a model can say at once."""
 
-MAX_DEPTH = 100
-"""Lists in lists, and objects in objects. Whoever reads the answer on has a limit too."""
+ANSWER_DEPTH = 100
+"""Lists in lists, and objects in objects. What stores and sends the answer has a limit too."""
 
 MAX_PLACES = 1000
 """Where JSON may begin in an answer that is not JSON as a whole, and how many fences there are."""
 
-MAX_READ = 4 * MAX_CHARS
+MAX_READ = 4 * ANSWER_CHARS
 """What is read of it in all, since each place may have us read to the end."""
 
 FENCE = "```"
@@ -47,7 +47,7 @@ SLOW = frozenset(
         *("$ref", "$dynamicRef", "$recursiveRef"),
     )
 )
-"""Keywords that can take for ever to check, by accident or because somebody has made it so."""
+"""Keywords that can take for ever to check, by accident or because the answer was made for it."""
 
 QUICK_CHARS = 16 * 1024
 """An answer of no more than this is compared soon, with a schema that has nothing slow in it."""
@@ -80,21 +80,21 @@ def check_schema(schema: Mapping[str, object]) -> str | None:
 
 
 def may_be_slow(text: str, schema: Mapping[str, object] | None) -> bool:
-    """Whether to read an answer may take longer than anybody should wait for."""
+    """Whether reading an answer can take so long that it needs a process that can be killed."""
     return schema is not None and (len(text) > QUICK_CHARS or _has_slow(schema))
 
 
 def read_answer(text: str, schema: Mapping[str, object] | None) -> Answer:
     """The JSON value in a final text, and how it breaks the schema, if it does."""
-    if len(text) > MAX_CHARS:
-        return Answer(errors=(f"the answer is longer than {MAX_CHARS} characters; say less",))
+    if len(text) > ANSWER_CHARS:
+        return Answer(errors=(f"the answer is longer than {ANSWER_CHARS} characters; say less",))
     first: Answer | None = None
     for value in _json_values(text):
         problem = _unfit(value)
         errors = (problem,) if problem else () if schema is None else _violations(value, schema)
         if not errors:
             return Answer(value=value)
-        # What is unfit is not handed on: whoever keeps it, or sends it on, would stumble over it.
+        # An unfit value is not handed on: the store or the client's JSON reader would fail on it.
         first = first or Answer(value=None if problem else value, errors=errors)
     return first or Answer(errors=("the answer is not JSON",))
 
@@ -173,8 +173,8 @@ def _unfit(value: object) -> str:
             return "the answer holds a number that is too large"
         if not isinstance(part, dict | list):
             continue
-        if depth > MAX_DEPTH:
-            return f"the answer is nested more than {MAX_DEPTH} deep; make it flatter"
+        if depth > ANSWER_DEPTH:
+            return f"the answer is nested more than {ANSWER_DEPTH} deep; make it flatter"
         if isinstance(part, dict):
             waiting += [(key, depth) for key in part]
         items = part.values() if isinstance(part, dict) else part
@@ -274,6 +274,6 @@ def _latest() -> type[Validator]:
 
 
 def _short(message: str) -> str:
-    if len(message) <= 2 * MAX_SHOWN:
+    if len(message) <= 2 * SHOWN_VALUE_CHARS:
         return message
-    return f"{message[:MAX_SHOWN]} … {message[-MAX_SHOWN:]}"
+    return f"{message[:SHOWN_VALUE_CHARS]} … {message[-SHOWN_VALUE_CHARS:]}"

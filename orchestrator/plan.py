@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from orchestrator import output, surroundings
@@ -10,7 +10,6 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.agent import AgentSpec, McpServer
 from orchestrator.domain.container import (
     HOME,
-    MIB,
     MODEL_URL,
     PARENT_URL,
     WORKSPACE,
@@ -25,15 +24,12 @@ from orchestrator.domain.container import (
 )
 from orchestrator.domain.task import Task
 from orchestrator.domain.variables import expand, variables
-from orchestrator.errors import MountRefused
+from orchestrator.errors import MountRefused, VariableMissing
 from orchestrator.runners.claude import launch as claude_launch
-from orchestrator.workspace.copies import COLLECT_SECONDS
+from orchestrator.workspace.transfer import COLLECT_SECONDS
 
-SHM_BYTES = 64 * MIB
-
-GRACE_SECONDS = 60.0
+OUTLIVE_SECONDS = 60.0
 """What the container outlives the run's own deadline by: the warden's clock is the last resort."""
-
 
 WAITING_SECONDS = 3600.0
 """What a spare's container may wait for a run besides."""
@@ -41,11 +37,19 @@ WAITING_SECONDS = 3600.0
 KEPT_SECONDS = 30 * 86400.0
 """The same for a container that stays between calls; it is stopped long before."""
 
+STAND_IN_TOKEN = "<a token for one run>"  # noqa: S105 what is shown in its place
+"""In a plan that no run has begun yet: each container gets a random token for the model."""
+
+STAND_IN_CONVERSATION = "00000000-0000-0000-0000-000000000000"
+"""The same for the id of a session's conversation, which the CLI wants to be a UUID."""
+
+STAND_IN_RUN = "<the run's id>"
+
 TMP = "/tmp"  # noqa: S108 inside the container
 
 
 class Place(Frozen):
-    """Facts about this machine that a plan needs, looked up by whoever asks for one."""
+    """Facts about this machine that a plan needs; the planner looks them up."""
 
     image: str
     """What an agent runs in that names no image of its own."""
@@ -77,10 +81,7 @@ class Plan(Frozen):
     @property
     def secrets_inside(self) -> tuple[str, ...]:
         """Variables of the orchestrator whose values enter the container, as agent.md says."""
-        texts = [*self.agent.env.values()]
-        for server in self.agent.mcp_servers:
-            texts += [*server.env.values(), *server.args]
-        return tuple(sorted({name for text in texts for name in variables(text)}))
+        return tuple(sorted({name for name, _ in variables_inside(self.agent)}))
 
 
 def plan(
@@ -134,7 +135,7 @@ def plan(
             cpus=resources.cpus,
             pids=resources.pids,
             open_files=resources.open_files,
-            shm_bytes=min(SHM_BYTES, resources.scratch_bytes),
+            shm_bytes=resources.shm_bytes,
         ),
         oci_runtime=agent.runtime,
         seccomp=place.seccomp if agent.seccomp == "strict" else None,
@@ -150,15 +151,52 @@ def plan(
     )
 
 
+def variables_inside(agent: AgentSpec) -> tuple[tuple[str, str], ...]:
+    """Variables of the orchestrator that enter the container, and as what."""
+    return tuple(
+        (name, place) for place, text in _texts_with_variables(agent) for name in variables(text)
+    )
+
+
+def shown_variables(
+    agent: AgentSpec, names: frozenset[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What to fill in instead of values in a plan that is only shown, and which variables a run
+    would miss; `names` are those that are set.
+    """
+    shown: dict[str, str] = {}
+    unset: set[str] = set()
+    for _, text in _texts_with_variables(agent):
+        used = variables(text)
+        shown |= {name: f"<{name}>" for name in used if name in names}
+        try:
+            expand(text, shown)
+        except VariableMissing:
+            missing = [name for name in used if name not in names]
+            shown |= {name: f"<{name}, which is not set>" for name in missing}
+            unset.update(missing)
+    return shown, tuple(sorted(unset))
+
+
+def _texts_with_variables(agent: AgentSpec) -> Iterator[tuple[str, str]]:
+    for key, text in agent.env.items():
+        yield f"its {key}", text
+    for server in agent.mcp_servers:
+        for key, text in server.env.items():
+            yield f"{key} of its MCP server {server.name}", text
+        for text in server.args:
+            yield f"an argument of its MCP server {server.name}", text
+
+
 def _lifetime(agent: AgentSpec, timeout: float) -> float:
     if agent.session.keep:
         return KEPT_SECONDS
     waiting = WAITING_SECONDS if agent.warm else 0.0
     waiting += agent.ask.patience_seconds if agent.may_wait else 0.0
     waiting += COLLECT_SECONDS if agent.workspace.mode == "copy" else 0.0
-    # Of the agent's time, not of the task's: spares are made before anybody asks for less.
+    # Of the agent's time, not of the task's: a spare is made before a task asks for less.
     mine = agent.timeout_ms / 1000 if agent.warm else timeout
-    return min(KEPT_SECONDS, mine + waiting + GRACE_SECONDS)
+    return min(KEPT_SECONDS, mine + waiting + OUTLIVE_SECONDS)
 
 
 def _told(agent: AgentSpec) -> AgentSpec:
@@ -175,7 +213,7 @@ def _told(agent: AgentSpec) -> AgentSpec:
 
 
 def _user(agent: AgentSpec, task: Task, place: Place) -> User:
-    """Whoever owns what the agent sees; of a copy, the agent itself."""
+    """The owner of the directory that the agent sees; of a copy, the agent itself."""
     if task.workspace is None or agent.workspace.mode == "copy":
         return User()
     return place.workspace_owner or User()

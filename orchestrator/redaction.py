@@ -2,8 +2,8 @@
 
 A secret is seldom shown as it is: a URL percent-encodes it, JSON escapes it, and a header such as
 "Basic dXNlcjp0b2tlbg==" holds it in base64, at whatever offset the user's name left, and a file's
-base64 is broken into lines. What somebody hides on purpose in a way of their own is not found: what
-keeps a secret from an agent is that the agent never has it.
+base64 is broken into lines. What an agent encodes in a way of its own is not found: what keeps a
+secret from an agent is that the agent never has it.
 """
 
 from __future__ import annotations
@@ -166,9 +166,9 @@ class Redactor:
     def _near(self, data: bytes) -> Iterator[tuple[Way, int, int]]:
         """The parts of the data in which a secret can be: around what each of them must have.
 
-        The pattern alone would do, at some MB a second; to look for plain bytes is quick. What
-        somebody has escaped or broken into lines is seen when that is undone: then the whole is
-        searched, but only for what was seen.
+        The pattern alone would do, at some MB a second; to look for plain bytes is quick. A secret
+        that is escaped or broken into lines shows up when that is undone: then the whole data is
+        searched, but only for the secrets that showed up.
         """
         undone, hidden = self._undone(data), {b""}  # one may have nothing that it must have
         parts: list[tuple[int, int]] = []

@@ -1,8 +1,8 @@
 """Process settings, read once at the edge. The only place that knows the environment.
 
 A flag wins over the environment, that over orchestrator.yaml in the current directory, and that
-over the default. The file may have come with somebody's repository: it may hold no secret, and it
-may not say where secrets are sent: which model API, which engine.
+over the default. The file may have come with a repository that a stranger wrote: it may hold no
+secret, and it may not say where secrets are sent: which model API, which engine.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
-from math import inf
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -84,7 +83,7 @@ class Settings(Frozen):
     """ORCHESTRATOR_KEEP_DAYS: runs that ended longer ago are removed."""
     keep_mb: Annotated[int, Field(ge=1)] = 2048
     """ORCHESTRATOR_KEEP_MB: what the record of runs may take, in MiB; the oldest go first."""
-    window_seconds: Annotated[float, Field(gt=0)] | None = None
+    window_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """ORCHESTRATOR_WINDOW_SECONDS: how long one MCP call may last; None follows its client."""
     compatibility: bool = False
     """ORCHESTRATOR_COMPATIBILITY: offer the tool names of older subagent servers too."""
@@ -99,10 +98,13 @@ class Settings(Frozen):
 
 
 class Source(NamedTuple):
-    """Where a setting may come from, and how its text is read there."""
+    """Where a setting may come from."""
 
     variable: str
-    read: Callable[[str], object]
+    parts: Callable[[str], object] = str
+    """The variable's text -> the texts in it, for a setting of several values."""
+    only_with: str = ""
+    """Another variable: unless it is set too, this one does not count."""
     may_be_in_file: bool = True
 
 
@@ -154,19 +156,31 @@ def _defaults(env: Mapping[str, str], here: Path) -> tuple[tuple[str, object, st
         ("allowed_roots", tuple(dict.fromkeys((home, here))), "default"),
         ("engine_candidates", _usual_sockets(env, home), "default"),
         ("engine_candidates", (context,) if context else None, "docker context"),
+        (
+            "tls_dir",
+            home / ".docker" if env.get("DOCKER_TLS_VERIFY") else None,
+            "DOCKER_TLS_VERIFY",
+        ),
     )
 
 
-def _from_environment(env: Mapping[str, str]) -> list[tuple[str, object, str]]:
-    found = [
-        (name, source.read(env[source.variable]), source.variable)
-        for name, source in SOURCES.items()
-        if env.get(source.variable)
-    ]
-    if env.get("DOCKER_TLS_VERIFY"):
-        tls = Path(env.get("DOCKER_CERT_PATH") or _home(env) / ".docker")
-        found.append(("tls_dir", tls, "DOCKER_TLS_VERIFY"))
-    return found
+def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
+    for name, source in SOURCES.items():
+        text = env.get(source.variable)
+        if text and (not source.only_with or env.get(source.only_with)):
+            yield name, _from_text(name, source, text), source.variable
+
+
+def _from_text(name: str, source: Source, text: str) -> object:
+    """The value that a variable's text means; OperatorError if it means none."""
+    try:
+        read = _kind(name).validate_python(source.parts(text))
+    except ValidationError as exc:
+        error = exc.errors(include_url=False)[0]
+        said = error["msg"].replace("Input should be", "is not").partition(", unable")[0]
+        said = "is neither 1 nor 0" if error["type"] == "bool_parsing" else said
+        raise OperatorError(f"{source.variable}={text} {said}; correct or unset it") from exc
+    return _placed(read, Path())
 
 
 def _from_file(path: Path) -> dict[str, object]:
@@ -178,24 +192,22 @@ def _from_file(path: Path) -> dict[str, object]:
         return {}
     except OSError as exc:
         raise OperatorError(f"{path} cannot be read: {exc.strerror}") from exc
-    import yaml  # noqa: PLC0415 most directories have no such file
-
-    from orchestrator.plain_yaml import load_plain  # noqa: PLC0415 with yaml
+    from orchestrator.plain_yaml import (  # noqa: PLC0415 most directories have no such file
+        YamlRefused,
+        load_yaml,
+    )
 
     if len(data) > SETTINGS_BYTES:
         raise OperatorError(f"{path} is longer than {SETTINGS_BYTES // 1024} KiB; make it shorter")
     try:
-        written = load_plain(data)
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        where = getattr(exc, "problem_mark", None)
-        line = f":{where.line + 1}" if where is not None else ""
-        problem = getattr(exc, "problem", None) or "it cannot be read"
-        raise OperatorError(f"{path}{line} is not YAML: {problem}") from exc
+        written = load_yaml(data)
+    except YamlRefused as exc:
+        raise OperatorError(f"{path}:{exc}") from exc
     if written is None:
         return {}
     if not isinstance(written, dict):
         raise OperatorError(f"{path} must be a mapping, such as `max_runs: 4`")
-    return {str(name): _written(path, str(name), value) for name, value in written.items()}
+    return {name: _written(path, name, value) for name, value in written.items()}
 
 
 def _written(path: Path, name: str, value: object) -> object:
@@ -213,91 +225,92 @@ def _written(path: Path, name: str, value: object) -> object:
         )
     if value is None:
         return None
-    field = Settings.model_fields[name]
-    kind: TypeAdapter[object] = TypeAdapter(
-        Annotated[field.annotation, field]  # type: ignore[arg-type]  # known at run time only
-    )
     try:
         # As JSON: there a text can be a path and a list a tuple, but "8" is no number.
-        read = kind.validate_json(json.dumps(value, default=str), strict=True)
-    except (TypeError, ValueError) as exc:
-        message = exc.errors()[0]["msg"] if isinstance(exc, ValidationError) else "Not a value"
+        read = _kind(name).validate_json(json.dumps(value), strict=True)
+    except ValidationError as exc:
+        message = exc.errors(include_url=False)[0]["msg"]
         raise OperatorError(f"{path}: {name}: found {str(value)[:60]!r}; {message}") from exc
-    if isinstance(read, Path):
-        return path.parent / read.expanduser()
-    if isinstance(read, tuple):
-        return tuple(
-            path.parent / item.expanduser() if isinstance(item, Path) else item for item in read
-        )
-    return read
+    return _placed(read, path.parent)
 
 
-def _roots(text: str) -> tuple[Path, ...]:
-    return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+def _kind(name: str) -> TypeAdapter[object]:
+    """What a setting must be, as its field says: type and limits."""
+    field = Settings.model_fields[name]
+    return TypeAdapter(
+        Annotated[field.annotation, field]  # type: ignore[arg-type]  # known at run time only
+    )
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, (part.strip() for part in text.split(","))))
+def _placed(value: object, folder: Path) -> object:
+    """The same, with paths starting from a folder, or from the user's home where they say ~."""
+    if isinstance(value, Path):
+        return folder / value.expanduser()
+    if isinstance(value, tuple):
+        return tuple(_placed(item, folder) for item in value)
+    return value
 
 
-def _tokens(text: str) -> dict[str, SecretStr]:
+def _paths(text: str) -> list[str]:
+    return [part for part in text.split(os.pathsep) if part]
+
+
+def _names(text: str) -> list[str]:
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+def _tokens(text: str) -> dict[str, str]:
     tokens = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
+    for pair in _names(text):
         caller, equals, token = pair.partition("=")
-        if not equals or len(token) < MIN_TOKEN_CHARS:
+        if not equals or len(token) < MIN_TOKEN_CHARS:  # and no word of what it is
             raise OperatorError(
-                "ORCHESTRATOR_HTTP_TOKENS must be caller=token pairs, separated by commas, each "
-                f"token at least {MIN_TOKEN_CHARS} characters long"
+                f"{SOURCES['http_tokens'].variable} must be caller=token pairs, separated by "
+                f"commas, each token at least {MIN_TOKEN_CHARS} characters long"
             )
-        tokens[caller] = SecretStr(token)
+        tokens[caller] = token
     return tokens
 
 
-def _count(name: str, least: int = 1) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and int(text[:9]) >= least):
-            raise OperatorError(
-                f"{name}={text} is not a number from {least} on; correct or unset it"
-            )
-        return int(text[:9])
+_VARIABLES = {
+    "engine_candidates": "DOCKER_HOST",
+    "tls_dir": "DOCKER_CERT_PATH",
+    "anthropic_api_key": "ANTHROPIC_API_KEY",
+    "anthropic_auth_token": "ANTHROPIC_AUTH_TOKEN",
+    "claude_code_oauth_token": "CLAUDE_CODE_OAUTH_TOKEN",
+    "anthropic_base_url": "ANTHROPIC_BASE_URL",
+}
+"""Those that other programs read too; every other one is ORCHESTRATOR_ and the field's name."""
 
-    return read
+_PARTS: dict[str, Callable[[str], object]] = {
+    "allowed_roots": _paths,
+    "http_hosts": _names,
+    "http_tokens": _tokens,
+    "engine_candidates": lambda text: [text],
+}
 
-
-def _switch(name: str) -> Callable[[str], bool]:
-    def read(text: str) -> bool:
-        if text.lower() in ("1", "true", "yes", "on"):
-            return True
-        if text.lower() in ("0", "false", "no", "off"):
-            return False
-        raise OperatorError(f"{name}={text} is neither 1 nor 0; correct or unset it")
-
-    return read
-
-
-def _seconds(name: str) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = 0.0
-        if not 0 < seconds < inf:
-            raise OperatorError(f"{name}={text} is not a number of seconds; correct or unset it")
-        return seconds
-
-    return read
-
-
-CREDENTIALS = frozenset(
-    (
-        *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
-        "ORCHESTRATOR_HTTP_TOKENS",
-    )
+_SECRET = frozenset(
+    name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)
 )
+_NOT_IN_FILE = _SECRET | {"anthropic_base_url", "engine_candidates", "secrets_file", "tls_dir"}
+
+SOURCES = {
+    name: Source(
+        variable=_VARIABLES.get(name, f"ORCHESTRATOR_{name.upper()}"),
+        parts=_PARTS.get(name, str),
+        only_with="DOCKER_TLS_VERIFY" if name == "tls_dir" else "",
+        may_be_in_file=name not in _NOT_IN_FILE,
+    )
+    for name in Settings.model_fields
+    if name != "home"
+}
+"""Every setting that an operator can make, by the name of its field."""
+
+CREDENTIAL_VARIABLES = frozenset(SOURCES[name].variable for name in _SECRET)
 """What stays in this process, whatever an agent.md says."""
 
 SECRET_PREFIX = "ORCHESTRATOR_SECRET_"  # noqa: S105 the beginning of a variable's name
-"""Of variables that hold a secret; it is handed out by its name, to whom the operator allows."""
+"""Variables that begin so hold a secret each, for the agents that the operator allows it."""
 
 
 def whole_environment() -> Mapping[str, str]:
@@ -313,11 +326,7 @@ def environment() -> Mapping[str, str]:
 
 def secret_environment() -> Mapping[str, str]:
     """Where the secret store looks: the same, and the variables that hold secrets."""
-    return {name: value for name, value in os.environ.items() if name not in CREDENTIALS}
-
-
-def _path(text: str) -> Path:
-    return Path(text).expanduser()
+    return {name: value for name, value in os.environ.items() if name not in CREDENTIAL_VARIABLES}
 
 
 def _home(env: Mapping[str, str]) -> Path:
@@ -325,7 +334,7 @@ def _home(env: Mapping[str, str]) -> Path:
 
 
 def _usual_sockets(env: Mapping[str, str], home: Path) -> tuple[str, ...]:
-    """Where an engine listens that nobody has named; Podman's last."""
+    """Where an engine listens unless the operator names one; Podman's last."""
     run = env.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     sockets = (
         Path("/var/run/docker.sock"),
@@ -355,45 +364,3 @@ def _docker_context(env: Mapping[str, str], home: Path) -> str | None:
     except (OSError, ValueError, KeyError):
         return None
     return str(host)
-
-
-SOURCES: dict[str, Source] = {
-    "state_dir": Source("ORCHESTRATOR_STATE_DIR", _path),
-    "cache_dir": Source("ORCHESTRATOR_CACHE_DIR", _path),
-    "agents_dir": Source("ORCHESTRATOR_AGENTS_DIR", _path),
-    "engine_candidates": Source("DOCKER_HOST", lambda text: (text,), may_be_in_file=False),
-    "tls_dir": Source("DOCKER_CERT_PATH", lambda _: None, may_be_in_file=False),  # see above
-    "allowed_roots": Source("ORCHESTRATOR_ALLOWED_ROOTS", _roots),
-    "secrets_file": Source("ORCHESTRATOR_SECRETS_FILE", _path, may_be_in_file=False),
-    "agent_image": Source("ORCHESTRATOR_AGENT_IMAGE", str),
-    "claude_binary": Source("ORCHESTRATOR_CLAUDE_BINARY", _path),
-    "claude_version": Source("ORCHESTRATOR_CLAUDE_VERSION", str),
-    "base_image": Source("ORCHESTRATOR_BASE_IMAGE", str),
-    "caller": Source("ORCHESTRATOR_CALLER", str),
-    "scripted": Source("ORCHESTRATOR_SCRIPTED", _switch("ORCHESTRATOR_SCRIPTED")),
-    "http_tokens": Source("ORCHESTRATOR_HTTP_TOKENS", _tokens, may_be_in_file=False),
-    "http_hosts": Source("ORCHESTRATOR_HTTP_HOSTS", _names),
-    "max_runs": Source("ORCHESTRATOR_MAX_RUNS", _count("ORCHESTRATOR_MAX_RUNS")),
-    "max_runs_per_agent": Source(
-        "ORCHESTRATOR_MAX_RUNS_PER_AGENT", _count("ORCHESTRATOR_MAX_RUNS_PER_AGENT")
-    ),
-    "dynamic_template": Source("ORCHESTRATOR_DYNAMIC_TEMPLATE", str),
-    "max_spares": Source("ORCHESTRATOR_MAX_SPARES", _count("ORCHESTRATOR_MAX_SPARES", least=0)),
-    "max_spares_mb": Source(
-        "ORCHESTRATOR_MAX_SPARES_MB", _count("ORCHESTRATOR_MAX_SPARES_MB", least=0)
-    ),
-    "pause_spares_seconds": Source(
-        "ORCHESTRATOR_PAUSE_SPARES_SECONDS", _count("ORCHESTRATOR_PAUSE_SPARES_SECONDS")
-    ),
-    "keep_days": Source("ORCHESTRATOR_KEEP_DAYS", _count("ORCHESTRATOR_KEEP_DAYS")),
-    "keep_mb": Source("ORCHESTRATOR_KEEP_MB", _count("ORCHESTRATOR_KEEP_MB")),
-    "window_seconds": Source(
-        "ORCHESTRATOR_WINDOW_SECONDS", _seconds("ORCHESTRATOR_WINDOW_SECONDS")
-    ),
-    "compatibility": Source("ORCHESTRATOR_COMPATIBILITY", _switch("ORCHESTRATOR_COMPATIBILITY")),
-    "anthropic_api_key": Source("ANTHROPIC_API_KEY", SecretStr, may_be_in_file=False),
-    "anthropic_auth_token": Source("ANTHROPIC_AUTH_TOKEN", SecretStr, may_be_in_file=False),
-    "claude_code_oauth_token": Source("CLAUDE_CODE_OAUTH_TOKEN", SecretStr, may_be_in_file=False),
-    "anthropic_base_url": Source("ANTHROPIC_BASE_URL", str, may_be_in_file=False),
-}
-"""Every setting that somebody can make, by the name of its field."""

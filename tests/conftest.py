@@ -72,7 +72,7 @@ async def runtime(settings: Settings) -> AsyncIterator[DockerRuntime]:
             if info.kind == "kept":
                 await opened.forget(info.key)
             else:
-                await opened.remove(info.id)
+                await opened.engine.remove(info.id)
         assert not left, f"containers left behind: {[info.name for info in left]}"
 
 

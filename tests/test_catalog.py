@@ -9,13 +9,14 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from orchestrator.catalog import (
     AgentsDir,
@@ -27,7 +28,7 @@ from orchestrator.catalog import (
     variables,
 )
 from orchestrator.catalog.document import YAML_CHARS
-from orchestrator.catalog.folder import FILE_BYTES, SETTLED_NS
+from orchestrator.catalog.folder import AGENT_FILE_BYTES, SETTLED_NS
 from orchestrator.domain.agent import (
     AgentSpec,
     McpServer,
@@ -38,9 +39,12 @@ from orchestrator.domain.agent import (
     Session,
     Workspace,
 )
+from orchestrator.domain.container import MIB, ContainerSpec, Limits, Tmpfs
+from orchestrator.domain.names import check_name
+from orchestrator.domain.task import Task
 from orchestrator.errors import AgentInvalid, AgentNotFound, AuthorError, VariableMissing
 from orchestrator.output import check_schema
-from orchestrator.plain_yaml import DEPTH
+from orchestrator.plain_yaml import YAML_DEPTH
 
 AGENTS = Path(__file__).parent.parent / "agents"
 
@@ -616,7 +620,7 @@ def test_a_mistake_is_named_with_its_line_and_what_is_allowed(
         ("model: !!python/name:os.system x", 4, "(a text that begins with ! needs quotes)"),
         ('model: "x', 4, "(a quote is not closed)"),
         ("model: [x", 4, ""),
-        (f"output_schema: {'[' * (DEPTH + 2)}", 4, f"more than {DEPTH} levels deep"),
+        (f"output_schema: {'[' * (YAML_DEPTH + 2)}", 4, f"more than {YAML_DEPTH} levels deep"),
         ('model: "\\UFFFFFFFF"', 4, "there is no such character"),
         ("model: \x07", 4, "U+0007"),
     ],
@@ -708,7 +712,7 @@ def test_a_schema_file_elsewhere_is_not_read(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_as_text_says_why(tmp_path: Path) -> None:
-    folder = write(tmp_path / "a", "x" * (FILE_BYTES + 1))
+    folder = write(tmp_path / "a", "x" * (AGENT_FILE_BYTES + 1))
     with pytest.raises(AgentInvalid, match="is longer than 1024 KiB"):
         load_agent(folder)
     (folder / "agent.md").write_bytes(b"---\n\xff")
@@ -1044,3 +1048,29 @@ def test_the_example_in_the_readme_loads(tmp_path: Path) -> None:
     match = re.search(r"```markdown\n(.*?)```", (AGENTS / "README.md").read_text(), re.DOTALL)
     assert match
     assert load_agent(write(tmp_path / "reviewer", match[1]), check_schema).name == "reviewer"
+
+
+def test_scratch_space_may_take_three_quarters_of_the_memory_and_not_more() -> None:
+    """The same rule for what an author writes and for what a container is made with."""
+    memory_mb, most_mb = 1024, 352  # twice, and 64 for shared memory
+    for scratch_mb, holds in ((most_mb, True), (most_mb + 1, False)):
+        tmpfs = tuple(Tmpfs(target=t, size_bytes=scratch_mb * MIB) for t in ("/tmp", "/scratch"))
+        with nullcontext() if holds else pytest.raises(ValidationError, match="take 770"):
+            Resources(memory_mb=memory_mb, scratch_mb=scratch_mb)
+        with nullcontext() if holds else pytest.raises(ValidationError, match="up to 770 MiB of"):
+            ContainerSpec(image="i", tmpfs=tmpfs, limits=Limits(memory_bytes=memory_mb * MIB))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("a", True), ("A-b_c.9", True), ("a" * 64, True), ("a" * 65, False), ("-a", False)]
+    + [(name, False) for name in (".a", "", "a/b", "a b", "a\n", "ä")],
+)
+def test_a_name_is_the_same_for_agents_sessions_and_runtimes(name: str, is_one: bool) -> None:
+    for make in (
+        lambda: AgentSpec(name=name, description="d"),
+        lambda: AgentSpec(name="a", description="d", runtime=name),
+        lambda: Task(agent="a", prompt="p", session=name) if name else check_name(name),
+    ):
+        with nullcontext() if is_one else pytest.raises(ValueError, match="must be letters"):
+            make()

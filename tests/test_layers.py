@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ ROOT = Path(__file__).parent.parent / "orchestrator"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"surfaces"}),
     frozenset({"app"}),
+    frozenset({"state"}),
     frozenset({"engine", "doctor"}),
     frozenset({"gateway", "plan", "store"}),
     frozenset(
@@ -30,7 +32,7 @@ HOMES = {
     "docker": {"containers"},
     "requests": {"containers"},
     "mcp": {"surfaces", "gateway"},
-    "yaml": {"catalog", "gateway", "plain_yaml", "settings"},
+    "yaml": {"plain_yaml"},
     "h11": {"gateway"},
     "httpx": {"gateway"},
     "jsonschema": {"output"},
@@ -94,3 +96,106 @@ def test_the_warden_needs_nothing_but_the_standard_library() -> None:
 def test_the_program_inside_a_copy_needs_nothing_but_the_standard_library() -> None:
     allowed = {"__future__", "collections.abc", "errno", "hashlib", "json", "os", "stat"}
     assert set(imports(ROOT / "workspace" / "inside.py")) <= allowed | {"struct", "sys", "typing"}
+
+
+# Surfaces translate, and nothing else
+
+
+STATEMENT = re.compile(
+    r"\s*(SELECT\s|INSERT\s+(OR\s+\w+\s+)?INTO\s|UPDATE\s+\w+\s+SET\s|DELETE\s+FROM\s|WITH\s+\w+"
+    r"|(CREATE|ALTER|DROP)\s+(TABLE|INDEX|VIEW)\s|PRAGMA\s|VACUUM\b|BEGIN\b)"
+)
+"""How a statement of SQL begins."""
+
+COMPOSE = ("app.py", "state.py")
+"""The modules that choose the parts of an orchestrator and put them together."""
+
+
+NOUNS = ("orchestrator.domain", "orchestrator.errors")
+"""What is made anywhere."""
+
+GIVEN = {"Service", "Tasks"}
+"""Parts that surfaces are handed, ready made, and name in their signatures."""
+
+
+def called(node: ast.Call) -> str:
+    """The name that is called, without what it belongs to."""
+    if isinstance(node.func, ast.Subscript):  # Pool[WaitingStage](...)
+        return ast.unparse(node.func.value)
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+
+
+def sql_in(source: str) -> list[int]:
+    """The lines that hold SQL, or give it to a database."""
+    return sorted(
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if (isinstance(node, ast.Constant) and STATEMENT.match(str(node.value)))
+        or (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("execute", "executemany", "executescript", "select")
+        )
+    )
+
+
+def parts() -> set[str]:
+    """The classes that are composed, and what makes an engine or a runtime on one."""
+    found = {"connect", "open_docker"}
+    for module in COMPOSE:
+        tree = ast.parse((ROOT / module).read_text())
+        ours = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith("orchestrator.")
+            and not (node.module or "").startswith(NOUNS)
+            for alias in node.names
+        }
+        made = {called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        found |= {name for name in made & ours if name[0].isupper()}
+    return found
+
+
+def composed_in(source: str) -> list[int]:
+    """The lines that make a part, or import one for more than its type."""
+    makes = parts()
+    tree = ast.parse(source)
+    types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    return sorted(
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Call) and called(node) in makes)
+        or (
+            isinstance(node, ast.ImportFrom)
+            and node not in types
+            and not makes.isdisjoint({alias.name for alias in node.names} - GIVEN)
+        )
+    )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_only_the_store_speaks_sql(path: Path) -> None:
+    if part(path) != "store":
+        assert sql_in(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_surfaces_compose_nothing(path: Path) -> None:
+    if part(path) == "surfaces":
+        assert composed_in(path.read_text()) == []
+
+
+def test_what_surfaces_may_not_do_would_be_seen() -> None:
+    known = {"Store", "Owner", "Exchanges", "Kept", "TaskBook", "Tasks", "Service", "Staging"}
+    assert known | {"Pool", "SessionRows", "LazyRuntime", "connect", "open_docker"} <= parts()
+    assert composed_in("a = 1\nstore = Store(path)\nbook = task_book.TaskBook(store)") == [2, 3]
+    assert composed_in("engine = connect(settings)\npool = Pool[int](2)") == [1, 2]
+    assert composed_in("from a import Store\nif TYPE_CHECKING:\n    from a import Owner") == [1]
+    assert sql_in("x = 1\ny = f'SELECT {x} FROM runs'\ndb.execute(y)") == [2, 3]
+    assert sql_in("say('DELETE')\nsay('WITHOUT')\nsay('select one')") == []

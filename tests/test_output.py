@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from orchestrator.domain.result import RunResult
 from orchestrator.output import (
-    MAX_CHARS,
-    MAX_DEPTH,
+    ANSWER_CHARS,
+    ANSWER_DEPTH,
     Answer,
     check_schema,
     feedback,
@@ -145,11 +145,11 @@ def nested(depth: int) -> str:
     [
         (r'{"a": "\ud800"}', "half a character"),
         (r'{"\udfff": 1}', "half a character"),
-        (nested(MAX_DEPTH + 1), "nested more than 100 deep"),
+        (nested(ANSWER_DEPTH + 1), "nested more than 100 deep"),
         (nested(900), "nested more than 100 deep"),
         ('{"a":' * 300 + "1" + "}" * 300, "nested more than 100 deep"),
         ("[1e999]", "a number that is too large"),
-        ('"' + "x" * MAX_CHARS + '"', "longer than 1048576 characters"),
+        ('"' + "x" * ANSWER_CHARS + '"', "longer than 1048576 characters"),
     ],
 )
 @pytest.mark.parametrize("schema", [None, {}])
@@ -164,7 +164,7 @@ def test_what_could_not_be_kept_is_sent_back(
 
 def test_the_deepest_answer_is_kept_and_compared_with_its_schema() -> None:
     schema: dict[str, object] = {"type": "array", "items": {"$ref": "#"}}
-    answer = read_answer(nested(MAX_DEPTH), schema)
+    answer = read_answer(nested(ANSWER_DEPTH), schema)
     assert answer.errors == ()
     result = RunResult(
         run_id="r", agent="a", caller="c", status="completed", reason="ok", result=answer.value
@@ -181,11 +181,11 @@ def test_a_schema_that_goes_round_in_circles_is_an_error_and_no_crash() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "```" + "\n" * (MAX_CHARS - 3),
-        "`" * MAX_CHARS,
-        "```\n" * (MAX_CHARS // 4),
-        "[" * MAX_CHARS,
-        '["' * (MAX_CHARS // 2),
+        "```" + "\n" * (ANSWER_CHARS - 3),
+        "`" * ANSWER_CHARS,
+        "```\n" * (ANSWER_CHARS // 4),
+        "[" * ANSWER_CHARS,
+        '["' * (ANSWER_CHARS // 2),
         "[" * 100 + "[]," * 300_000,
         ("[" * 900 + "1," * 50) * 1000,
     ],

@@ -12,7 +12,7 @@ from orchestrator.domain.container import MIB, Bind, User
 from orchestrator.domain.task import Task
 from orchestrator.errors import AuthorError, MountRefused
 from orchestrator.plan import Place, plan
-from orchestrator.workspace.copies import COLLECT_SECONDS
+from orchestrator.workspace.transfer import COLLECT_SECONDS
 
 AGENT = AgentSpec(name="worker", description="Works.", prompt="You work.")
 TASK = Task(agent="worker", prompt="Do it.", run_id="r1")

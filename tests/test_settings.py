@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import OperatorError
-from orchestrator.settings import SOURCES, Settings, read_settings, read_settings_with_origins
+from orchestrator.settings import (
+    CREDENTIAL_VARIABLES,
+    SOURCES,
+    Settings,
+    environment,
+    read_settings,
+    read_settings_with_origins,
+)
 
 
 def test_docker_host_alone_decides(tmp_path: Path) -> None:
@@ -66,6 +76,13 @@ def test_tls_is_used_when_docker_says_so(tmp_path: Path) -> None:
     assert read_settings({"HOME": str(tmp_path)}).tls_dir is None
 
 
+def test_a_certificate_path_counts_only_when_tls_is_used(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "DOCKER_CERT_PATH": "/certs"}
+    assert read_settings(env).tls_dir is None
+    settings, origins = read_settings_with_origins({**env, "DOCKER_TLS_VERIFY": "1"})
+    assert (settings.tls_dir, origins["tls_dir"]) == (Path("/certs"), "DOCKER_CERT_PATH")
+
+
 def test_a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default(
     tmp_path: Path,
 ) -> None:
@@ -87,8 +104,30 @@ def test_a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_d
     assert list(origins) == list(Settings.model_fields)
 
 
-def test_every_setting_but_home_has_a_variable() -> None:
+def test_every_setting_but_home_names_its_variable_where_it_is_described() -> None:
     assert set(SOURCES) == set(Settings.model_fields) - {"home"}
+    (described,) = ast.parse(inspect.getsource(Settings)).body
+    assert isinstance(described, ast.ClassDef)
+    for field, below in pairwise(described.body):
+        if not isinstance(field, ast.AnnAssign) or ast.unparse(field.target) == "home":
+            continue
+        assert isinstance(below, ast.Expr), ast.unparse(field)
+        variable = SOURCES[ast.unparse(field.target)].variable
+        assert re.search(rf"\b{variable}\b", ast.unparse(below)), ast.unparse(field)
+
+
+def test_every_secret_stays_out_of_files_and_of_what_agents_can_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = {
+        *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+        "ORCHESTRATOR_HTTP_TOKENS",
+    }
+    assert secret == CREDENTIAL_VARIABLES
+    assert not [s for s in SOURCES.values() if s.variable in secret and s.may_be_in_file]
+    for variable in secret:
+        monkeypatch.setenv(variable, "a secret of sixteen letters")
+    assert not secret & set(environment())
 
 
 def test_paths_in_the_file_start_from_its_directory(tmp_path: Path) -> None:
@@ -119,8 +158,11 @@ def test_the_environment_can_turn_off_what_the_file_turns_on(tmp_path: Path) -> 
         ("anthropic_base_url: https://x", "anthropic_base_url is not read from a file"),
         ("engine_candidates: [tcp://x]", "set the variable DOCKER_HOST"),
         ("- max_runs", "must be a mapping, such as `max_runs: 4`"),
-        ("agent_image: {{ image }}", "orchestrator.yaml:1 is not YAML: "),
-        ("a: b: c", "orchestrator.yaml:1 is not YAML: mapping values are not allowed here"),
+        ("agent_image: {{ image }}", "orchestrator.yaml:1: agent_image: a key must be text"),
+        (
+            "a: b: c",
+            "orchestrator.yaml:1: is not YAML that we read: mapping values are not allowed here",
+        ),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_and_says_what_to_do(
@@ -136,8 +178,11 @@ def test_a_file_with_a_mistake_is_refused_and_says_what_to_do(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("http_hosts: &a [x]\ncaller: *a\n", ":1 is not YAML: anchors are not understood here"),
-        ("max_runs: 2\nmax_runs: 3\n", ":2 is not YAML: 'max_runs' is given twice"),
+        (
+            "http_hosts: &a [x]\ncaller: *a\n",
+            ":1: is not YAML that we read: anchors are not understood",
+        ),
+        ("max_runs: 2\nmax_runs: 3\n", ":2: max_runs: is given twice, first on line 1; remove"),
     ],
 )
 def test_a_file_cannot_unfold_or_say_two_things(tmp_path: Path, text: str, says: str) -> None:
@@ -165,3 +210,46 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
 def test_a_count_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(OperatorError, match="ORCHESTRATOR_MAX_RUNS"):
         read_settings({"HOME": "/", "ORCHESTRATOR_MAX_RUNS": text}, Path("/nonexistent"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("max_runs", "0", "is not greater than or equal to 1"),
+        ("max_runs", "1.5", "is not a valid integer"),
+        ("max_spares", "-1", "is not greater than or equal to 0"),
+        ("keep_days", "0", "is not greater than or equal to 1"),
+        ("window_seconds", "0", "is not greater than 0"),
+        ("window_seconds", "soon", "is not a valid number"),
+        ("window_seconds", ".inf", "is not a valid number"),
+        ("window_seconds", "inf", "is not a finite number"),
+    ],
+)
+def test_a_limit_is_the_same_in_the_environment_and_in_the_file(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    variable = SOURCES[name].variable
+    with pytest.raises(OperatorError) as caught:
+        read_settings({"HOME": "/h", variable: text}, Path("/nonexistent"))
+    assert str(caught.value) == f"{variable}={text} {said}; correct or unset it"
+    (tmp_path / "orchestrator.yaml").write_text(f"{name}: {text}\n")
+    with pytest.raises(OperatorError, match=f"{name}"):
+        read_settings({"HOME": "/h"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("max_spares", "0", 0),
+        ("keep_mb", "12345678901", 12345678901),
+        ("window_seconds", "2", 2.0),
+        ("compatibility", "true", True),
+        ("caller", "8", "8"),
+        ("claude_version", "2.10", "2.10"),
+        ("claude_binary", "~/claude", Path.home() / "claude"),
+        ("http_hosts", " a, ,b ", ("a", "b")),
+    ],
+)
+def test_a_variable_is_read_as_what_its_setting_is(name: str, text: str, value: object) -> None:
+    settings = read_settings({"HOME": "/h", SOURCES[name].variable: text}, Path("/nonexistent"))
+    assert getattr(settings, name) == value

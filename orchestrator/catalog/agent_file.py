@@ -11,17 +11,10 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from orchestrator.catalog.document import read_json, read_yaml, split_frontmatter
-from orchestrator.catalog.problems import (
-    Loc,
-    Problem,
-    Problems,
-    did_you_mean,
-    found,
-    shortened,
-    written,
-)
+from orchestrator.catalog.document import read_fields, read_json, split_frontmatter
+from orchestrator.catalog.problems import Problem, Problems, did_you_mean, found
 from orchestrator.domain.agent import AgentSpec
+from orchestrator.plain_yaml import Loc, shortened, written
 
 CheckSchema = Callable[[dict[str, object]], str | None]
 """What is wrong with a JSON Schema, or None."""
@@ -77,7 +70,7 @@ def parse_agent(
     if parts is None:
         return problems.ordered()
     frontmatter, body = parts
-    value = read_yaml(frontmatter, problems, FRONTMATTER_LINE)
+    value = read_fields(frontmatter, problems, FRONTMATTER_LINE)
     if value is None and not problems.found:
         value = {}
     if isinstance(value, dict):
@@ -249,7 +242,7 @@ def _read_schema(
             problems.add(("output_schema",), f"'{shortened(name)}' {exc}")
             return ()
         place = Problems(path)
-        schema = read_json(text, place) if name.endswith(".json") else read_yaml(text, place)
+        schema = read_json(text, place) if name.endswith(".json") else read_fields(text, place)
         if not isinstance(schema, dict) and not place.found:
             place.add((), f"must be a JSON Schema, which is a mapping, found {found(schema)}")
     if isinstance(schema, dict) and (place is problems or not place.found):

@@ -16,9 +16,9 @@ from orchestrator.errors import AgentInvalid, AgentNotFound
 AGENT_FILE = "agent.md"
 
 SKIPPED = "main"
-"""The folder of the main agent, which is nobody's subagent."""
+"""The folder of the main agent, which no agent can run."""
 
-FILE_BYTES = 1024 * 1024
+AGENT_FILE_BYTES = 1024 * 1024
 """The longest file that is read."""
 
 SETTLED_NS = 2_000_000_000
@@ -77,7 +77,7 @@ class AgentsDir:
     def __init__(self, path: Path, check_schema: CheckSchema = any_schema) -> None:
         self.path = path
         self.version = 0
-        """Counts the changes that `current` has seen: when it grows, tell whoever listens."""
+        """Counts the changes that `current` has seen: when it grows, clients are to be told."""
         self._check_schema = check_schema
         self._readings: dict[Path, _Reading] = {}
         self._catalog = Catalog()
@@ -209,12 +209,12 @@ def _text(path: Path) -> str:
         if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
             raise FileRefused("is not a regular file")
         with path.open("rb") as file:
-            data = file.read(FILE_BYTES + 1)
+            data = file.read(AGENT_FILE_BYTES + 1)
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else str(exc)
         raise FileRefused(f"cannot be read: {reason}") from exc
-    if len(data) > FILE_BYTES:
-        raise FileRefused(f"is longer than {FILE_BYTES // 1024} KiB; make it shorter")
+    if len(data) > AGENT_FILE_BYTES:
+        raise FileRefused(f"is longer than {AGENT_FILE_BYTES // 1024} KiB; make it shorter")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:

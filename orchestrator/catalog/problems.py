@@ -8,15 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrator.domain import Frozen
-
-SHOWN_CHARS = 60
-"""How much of an offending value is repeated."""
+from orchestrator.plain_yaml import PLACE_CHARS, Loc, shortened, written
 
 LIKENESS = 0.6
 """From here on two words are taken for the same one, misspelt."""
-
-Loc = tuple[str | int, ...]
-"""Where in a document: ("mcp_servers", 0, "name")."""
 
 
 class Problem(Frozen):
@@ -41,7 +36,7 @@ class Problems:
         self.path = path
         self.found: list[Problem] = []
         self.lines: dict[Loc, int] = {(): first_line}
-        """Where each value stands, filled in by whoever reads the document."""
+        """Where each value stands, as far as the document has been read."""
 
     def add(self, loc: Loc, message: str, line: int | None = None) -> None:
         self.found.append(
@@ -63,25 +58,12 @@ class Problems:
         return tuple(sorted(self.found, key=lambda problem: problem.line))
 
 
-def written(loc: Loc) -> str:
-    """("mcp_servers", 0, "name") -> "mcp_servers[0].name"."""
-    text = ""
-    for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{shortened(part)}"
-    return text.removeprefix(".")
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """The known word that is most like this one, if any is."""
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower().replace("-", "_")
     by_form = {name.lower().replace("-", "_"): name for name in known}
-    close = difflib.get_close_matches(snake[:SHOWN_CHARS], by_form, n=1, cutoff=LIKENESS)
+    close = difflib.get_close_matches(snake[:PLACE_CHARS], by_form, n=1, cutoff=LIKENESS)
     return by_form[close[0]] if close else None
-
-
-def shortened(text: str) -> str:
-    line = "".join(char if char.isprintable() else "?" for char in text)
-    return line if len(line) <= SHOWN_CHARS else line[: SHOWN_CHARS - 1] + "…"
 
 
 def found(value: object, *, secret: bool = False) -> str:

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from orchestrator.domain.agent import AgentSpec
 
-HEAD = """\
+PROMPT_HEAD = """\
 ## Subagents
 
 You have access to the `run_subagent` tool. Use it to delegate tasks to specialized agents. \
 Available agents:
 """
 
-TAIL = """
+PROMPT_TAIL = """
 Do not attempt to do these tasks yourself: delegate them to the appropriate agent.
 """
 
-NONE = """\
+PROMPT_WITHOUT_AGENTS = """\
 ## Subagents
 
 No subagents are available.
@@ -27,7 +27,7 @@ No subagents are available.
 def prompt_section(agents: Iterable[AgentSpec]) -> str:
     """Markdown that lists the agents, by name, with what each is for."""
     lines = [_line(agent) for agent in sorted(agents, key=lambda agent: agent.name)]
-    return "\n".join((HEAD, *lines, TAIL)) if lines else NONE
+    return "\n".join((PROMPT_HEAD, *lines, PROMPT_TAIL)) if lines else PROMPT_WITHOUT_AGENTS
 
 
 def _line(agent: AgentSpec) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 BLOCK = 512
 
 NICE = 19
-"""After everybody else."""
+"""After all other processes."""
 
 
 def count(roots: list[str], limit: int) -> dict[str, int]:

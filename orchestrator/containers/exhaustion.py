@@ -35,12 +35,12 @@ LOOK_EVERY_SECONDS = 3.0
 LOOK_SHARE = 0.05
 """The part of the time that may go into looking: a large tree is looked at less often."""
 
-LOOK_SECONDS = 30.0
+LIMIT_LOOK_SECONDS = 30.0
 """For one look."""
 
 MISSED_LOOKS = 5
-"""So many in a row that came to nothing, and the run is ended: whoever can stop us from looking
-could be hiding something."""
+"""So many in a row that came to nothing, and the run is ended: an agent that can stop us from
+looking could be hiding something."""
 
 COUNTERS = (
     # Control groups, version 2 and version 1.
@@ -54,7 +54,7 @@ COUNTER_BYTES = 8192
 COUNT = Path(__file__).with_name("disk_count.py").read_text()
 
 
-Question = Callable[[Container], Awaitable[dict[str, object]]]
+LimitQuestion = Callable[[Container], Awaitable[dict[str, object]]]
 """Answers with fields of a Strain."""
 
 
@@ -94,14 +94,14 @@ class DiskUse(Frozen):
     hidden: int
     """Directories that could not be looked into."""
     free: int
-    """What is left on the file system, for everybody on it."""
+    """What is left on the file system, for all who write to it."""
 
 
 async def ask(container: Container) -> Strain:
     """What the container has run short of. Bounded, and raises nothing."""
     learned: dict[str, object] = {}
 
-    async def learn(question: Question) -> None:
+    async def learn(question: LimitQuestion) -> None:
         try:
             learned.update(await question(container))
         except SpawnFailed as exc:
@@ -248,7 +248,7 @@ async def _disk_use(
     """What is used and free; None if that could not be learned."""
     argv = ("python3", "-I", "-S", "-c", COUNT, str(limit_bytes), *places)
     try:
-        with anyio.fail_after(LOOK_SECONDS):
+        with anyio.fail_after(LIMIT_LOOK_SECONDS):
             done = await container.run(Launch(argv=argv))
         return DiskUse.model_validate_json(done.stdout)
     except (OrchestratorError, TimeoutError, ValidationError) as exc:

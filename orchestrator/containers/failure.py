@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from orchestrator.domain.container import Ending, Failure
 from orchestrator.errors import (
+    EngineConflict,
     EngineRefused,
     ImageMissing,
     MemoryTooSmall,
@@ -17,9 +18,10 @@ from orchestrator.errors import (
 )
 from orchestrator.wire import warden as w
 
-KILLED = 137
+KILLED_CODE = 137
+"""The exit code of a PID 1 that SIGKILL ended: 128 + 9."""
 
-SHOWN_CHARS = 500
+ENGINE_TEXT_CHARS = 500
 """Of what an engine says; one that does not like a profile may say all of it."""
 
 
@@ -28,20 +30,20 @@ class ProfileRefused(SpecRefused):
 
 
 def engine_error(status: int, message: str) -> OrchestratorError:
-    """An HTTP status and text of the engine -> the error of whoever can act on it."""
+    """An HTTP status and text of the engine -> the error of the person who can act on it."""
     whole = " ".join(message.split())
-    text = whole[:SHOWN_CHARS]
+    text = whole[:ENGINE_TEXT_CHARS]
     for pattern, make in _KNOWN:
         if re.search(pattern, whole, re.IGNORECASE):
             return make(text)
     if status == 409:
-        return NameTaken(f"the engine says no, since something is in the way: {text}")
+        return EngineConflict(f"the engine says no, since something is in the way: {text}")
     return EngineRefused(f"the engine refused ({status}): {text}")
 
 
 def start_error(image: str, memory_bytes: int, ending: Ending) -> OrchestratorError:
     """A container that ended before its warden said hello -> the error that explains it."""
-    if ending.out_of_memory or ending.exit_code == KILLED:
+    if ending.out_of_memory or ending.exit_code == KILLED_CODE:
         return MemoryTooSmall(
             f"a container of {image} was killed before it was ready: a memory limit of "
             f"{memory_bytes // 2**20} MiB is too small for it; raise the limit"
@@ -75,12 +77,12 @@ def classify(ending: Ending) -> Failure | None:
             whose="engine",
             message="the container stopped answering and was ended; the engine may be overloaded",
         )
-    if ending.exit_code == KILLED and ending.out_of_memory:
+    if ending.exit_code == KILLED_CODE and ending.out_of_memory:
         return Failure(
             whose="memory",
             message="the container ran out of memory and was ended by the kernel; raise its limit",
         )
-    whose_and_what = _ENDS.get(ending.exit_code)
+    whose_and_what = _EXIT_CODES.get(ending.exit_code)
     if whose_and_what is None:
         words = f": {ending.last_words.strip()[-300:]}" if ending.last_words.strip() else ""
         return Failure(
@@ -91,7 +93,7 @@ def classify(ending: Ending) -> Failure | None:
     return Failure.model_validate({"whose": whose, "message": what})
 
 
-_ENDS: dict[int | None, tuple[str, str]] = {
+_EXIT_CODES: dict[int | None, tuple[str, str]] = {
     None: ("engine", "the engine went away, and the container with it"),
     w.EXIT_WIRE_CLOSED: ("engine", "the engine closed the container's wire"),
     w.EXIT_CRASHED: ("machinery", "the warden crashed; this is a bug of the orchestrator"),
@@ -99,7 +101,7 @@ _ENDS: dict[int | None, tuple[str, str]] = {
     w.EXIT_LEASE: ("machinery", "the orchestrator was silent for longer than the lease"),
     w.EXIT_LIFETIME: ("agent", "the container reached the end of its lifetime"),
     w.EXIT_STOPPED: ("engine", "the container was stopped from outside"),
-    KILLED: ("engine", "the container was killed from outside"),
+    KILLED_CODE: ("engine", "the container was killed from outside"),
 }
 
 
@@ -138,20 +140,35 @@ def _too_small(text: str) -> OrchestratorError:
 
 
 def _name_taken(text: str) -> OrchestratorError:
-    return NameTaken(f"{text}; somebody else is using that container, try again when it has ended")
+    return NameTaken(f"{text}; another run is using that container, try again when it has ended")
 
 
 _KNOWN: tuple[tuple[str, Callable[[str], OrchestratorError]], ...] = (
-    # Texts seen from Docker 20.10 and Podman 4.3.
+    # The first that matches counts. Above each: the call that Docker 20.10.24 answers so, and its
+    # text, as recorded in tests/containers/test_failure.py. Alternatives that are not named were
+    # seen from Podman 4.3 and are in no test.
+    #
+    # On create, "No such image: nope:1".
     (r"no such image|image not known|unable to find image", _image_missing),
+    # On create, 'invalid mount config for type "bind": bind source path does not exist: /nope'.
     (r"bind source path does not exist|statfs .*no such file", _mount_missing),
+    # On create, 'Conflict. The container name "/x" is already in use by container "ab".'
     (r"name .* is already in use|is already in use by container", _name_taken),
+    # On create, "Minimum memory limit allowed is 6MB".
     (r"minimum memory limit|oom-kill|out of memory|memory limit.*too low", _too_small),
+    # On start, from runc: 'exec: "python3": executable file not found in $PATH'; of a path,
+    # 'exec: "/nope": stat /nope: no such file or directory'.
     (r"executable file not found|exec: .*no such file", _no_warden),
+    # On create, "Unknown runtime specified runsc".
     (r"unknown or invalid runtime|unknown runtime|runtime .* not found", _unknown_runtime),
+    # On start, "Decoding seccomp profile failed: ...", and from runc "string SCMP_ACT_NONSENSE is
+    # not a valid action for seccomp: unknown". Podman 5.4.2 says the latter on attach, which is
+    # where it makes the container (tests/containers/docker/test_engine_differences.py).
     (
         r"seccomp (profile|filter|is not|not supp)|init seccomp|seccomp: |seccomp_(load|init|rule)",
         _profile_refused,
     ),
+    # On create, each: "invalid mount config for type ...", "Range of CPUs is from 0.01 to 2.00,
+    # ...", "invalid reference format: repository name must be lowercase".
     (r"invalid mount config|range of cpus|invalid reference", _spec_refused),
 )

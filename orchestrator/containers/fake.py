@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from orchestrator.containers.labels import ContainerInfo, Kind
+from orchestrator.containers.labels import ContainerInfo, ContainerKind
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.reaper import why_reap
 from orchestrator.containers.runtime import Container, Fate, Reaped
@@ -24,10 +24,10 @@ from orchestrator.wire import warden as w
 from orchestrator.wire.host import Wire
 from orchestrator.wire.streams import Mux, Stream
 
-Program = Callable[["FakeProcess"], Awaitable[int]]
+FakeProgram = Callable[["FakeProcess"], Awaitable[int]]
 """Plays one process: reads stdin, writes stdout and stderr, returns the exit code."""
 
-STATE = "fake"
+FAKE_STATE = "fake"
 
 
 @dataclass
@@ -35,7 +35,7 @@ class FakeEngine:
     """What outlives an orchestrator: images, containers, and the volumes of kept ones."""
 
     images: frozenset[str]
-    programs: Mapping[str, Program]
+    programs: Mapping[str, FakeProgram]
     containers: dict[str, ContainerInfo] = field(default_factory=dict)
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """By kept container: what lies on its volumes."""
@@ -128,7 +128,7 @@ class FakeRuntime:
         return None
 
     async def list(self) -> tuple[ContainerInfo, ...]:
-        return tuple(i for i in self._engine.containers.values() if i.state == STATE)
+        return tuple(i for i in self._engine.containers.values() if i.state == FAKE_STATE)
 
     async def reap(self) -> tuple[Reaped, ...]:
         reaped = []
@@ -136,7 +136,7 @@ class FakeRuntime:
             why = why_reap(
                 info,
                 now=time.time(),
-                our_state=STATE,
+                our_state=FAKE_STATE,
                 owner_alive=info.kind == "disposable" and info.owner in self._engine.alive,
                 held=info.name in self._held,
             )
@@ -156,19 +156,18 @@ class FakeRuntime:
         self,
         name: str,
         spec: ContainerSpec,
-        kind: Kind,
+        kind: ContainerKind,
         labels: Mapping[str, str] | None,
         key: str = "",
     ) -> ContainerInfo:
         return ContainerInfo(
-            id=name,
+            id=f"{name}-{spec.digest}",  # another spec, another container
             name=name,
             status="running",
             kind=kind,
-            state=STATE,
+            state=FAKE_STATE,
             owner=self._owner,
             key=key,
-            spec_digest=spec.digest,
             created=time.time(),
             deadline=0.0 if kind == "kept" else time.time() + spec.lifetime_seconds,
             labels=dict(labels or {}),
@@ -231,7 +230,7 @@ class _FakeWarden:
 
     def __init__(
         self,
-        programs: Mapping[str, Program],
+        programs: Mapping[str, FakeProgram],
         files: dict[str, bytes],
         write: Callable[[bytes], None],
         hang_up: Callable[[int], None],
@@ -261,7 +260,7 @@ class _FakeWarden:
     def connect(self, port: int) -> Stream:
         service = self._ports.get(port)
         if service is None:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on port {port}")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on port {port}")
         stream = self._mux.open()
         self._mux.send(w.OPEN, stream.number, service)
         return stream
@@ -316,7 +315,7 @@ class _FakeWarden:
             self._play(number, program, process)
         )
 
-    async def _play(self, number: int, program: Program, process: FakeProcess) -> None:
+    async def _play(self, number: int, program: FakeProgram, process: FakeProcess) -> None:
         try:
             code = await program(process)
         except asyncio.CancelledError:

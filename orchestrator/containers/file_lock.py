@@ -11,8 +11,8 @@ from pathlib import Path
 
 from orchestrator.errors import OperatorError
 
-LOOK_SECONDS = 0.2
-"""How often a lock that somebody else holds is tried again."""
+LOCK_POLL_SECONDS = 0.2
+"""How often a lock that another process holds is tried again."""
 
 
 class FileLock:
@@ -23,7 +23,7 @@ class FileLock:
         self._fd = -1
 
     def acquire(self) -> bool:
-        """Take it if nobody has it."""
+        """Take it if no process has it."""
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -48,7 +48,7 @@ class FileLock:
 def file_lock(path: Path, seconds: float, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock at path, or say after so many seconds that it stays taken.
 
-    `waiting` is called once, if there is anybody to wait for.
+    `waiting` is called once, if another process has to be waited for.
     """
     lock = FileLock(path)
     end = time.monotonic() + seconds
@@ -62,7 +62,7 @@ def file_lock(path: Path, seconds: float, waiting: Callable[[], None]) -> Iterat
         if not told:
             waiting()
             told = True
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LOCK_POLL_SECONDS)
     try:
         yield
     finally:

@@ -7,17 +7,17 @@ from typing import Literal
 
 from orchestrator.domain import Frozen
 
-PREFIX = "orchestrator."
-STATE = PREFIX + "state"
+LABEL_PREFIX = "orchestrator."
+STATE = LABEL_PREFIX + "state"
 """Which state directory its makers share: orchestrators of one user know of each other."""
-OWNER = PREFIX + "owner"
-KIND = PREFIX + "kind"
-KEY = PREFIX + "key"
-SPEC = PREFIX + "spec"
+OWNER = LABEL_PREFIX + "owner"
+KIND = LABEL_PREFIX + "kind"
+KEY = LABEL_PREFIX + "key"
+SPEC = LABEL_PREFIX + "spec"
 """A digest of all that the engine was asked for; create.py writes it."""
-DEADLINE = PREFIX + "deadline"
+DEADLINE = LABEL_PREFIX + "deadline"
 
-Kind = Literal["disposable", "kept"]
+ContainerKind = Literal["disposable", "kept"]
 
 
 class ContainerInfo(Frozen):
@@ -27,11 +27,10 @@ class ContainerInfo(Frozen):
     name: str
     status: str
     """created, running, paused, exited, removing or dead."""
-    kind: Kind
+    kind: ContainerKind
     state: str
     owner: str
     key: str = ""
-    spec_digest: str = ""
     created: float = 0.0
     deadline: float = 0.0
     """When it should have ended by itself; 0 for never."""
@@ -43,7 +42,7 @@ def make_labels(
     *,
     state: str,
     owner: str,
-    kind: Kind,
+    kind: ContainerKind,
     key: str = "",
     deadline: float = 0.0,
     extra: Mapping[str, str] | None = None,
@@ -75,14 +74,13 @@ def read_info(listed: Mapping[str, object]) -> ContainerInfo | None:
         state=labels[STATE],
         owner=labels.get(OWNER, ""),
         key=labels.get(KEY, ""),
-        spec_digest=labels.get(SPEC, ""),
         created=float(str(listed.get("Created", 0))),
         deadline=_number(labels.get(DEADLINE, "")),
-        labels={k: v for k, v in labels.items() if k not in _OURS},
+        labels={k: v for k, v in labels.items() if k not in _OUR_LABELS},
     )
 
 
-_OURS = frozenset((STATE, OWNER, KIND, KEY, SPEC, DEADLINE))
+_OUR_LABELS = frozenset((STATE, OWNER, KIND, KEY, SPEC, DEADLINE))
 
 
 def _number(text: str) -> float:

@@ -47,11 +47,11 @@ class MountPolicy(Frozen):
     roots: tuple[Path, ...]
     home: Path
     own: tuple[Path, ...] = ()
-    """The orchestrator's own files: who could write them could give himself anything."""
+    """The orchestrator's own files: an agent that could write them could give itself any right."""
     hidden: tuple[Path, ...] = ()
-    """Those of them that hold secrets, or what other agents did: nobody is to read them either."""
+    """Those of them that hold secrets, or what other agents did: no agent may read them either."""
     engine_sockets: tuple[Path, ...] = ()
-    """Whoever reaches one of these is root on the engine's machine, read-only mount or not."""
+    """A program that reaches one of these is root on the engine's machine, even read-only."""
     engine_is_local: bool = True
     """Paths are the engine's: on another machine they cannot be looked at from here."""
 
@@ -102,7 +102,7 @@ class MountPolicy(Frozen):
             raise MountRefused(f"{shown} belongs to the system (or to the engine's socket)")
         if any(self._real(socket).is_relative_to(path) for socket in self.engine_sockets):
             raise MountRefused(f"{shown} holds the socket of a container engine")
-        # A root may be somebody's home, though not ours: the orchestrator can run as another user.
+        # A root may be another user's home: the orchestrator can run as another user.
         for place in (home, *map(self._real, self.roots)):
             below = path.relative_to(place).parts if path.is_relative_to(place) else ()
             secret = CREDENTIAL_FOLDERS.intersection(part.casefold() for part in below)

@@ -78,7 +78,7 @@ class Owner:
 
 
 def _state_id(path: Path) -> str:
-    """Written whole or not at all, by whoever comes first."""
+    """Written whole or not at all, by the process that comes first."""
     if not path.exists():
         mine = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
         mine.write_text(secrets.token_hex(8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.containers.labels import ContainerInfo
 
-GRACE_SECONDS = 60.0
+REAP_GRACE_SECONDS = 60.0
 """Past its deadline, for clocks that differ between machines."""
 
 
@@ -22,6 +22,6 @@ def why_reap(
         if info.kind == "disposable":
             return "its orchestrator is gone"
         return "it was never started" if info.status == "created" else None
-    if info.kind == "disposable" and 0 < info.deadline < now - GRACE_SECONDS:
+    if info.kind == "disposable" and 0 < info.deadline < now - REAP_GRACE_SECONDS:
         return "it is past its deadline"
     return None

@@ -1,4 +1,4 @@
-"""The contract: ContainerSpec -> a container on a wire, whoever makes it."""
+"""The contract: ContainerSpec -> a container on a wire, on any runtime."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.containers.failure import classify
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import ContainerSpec, Ending, Failure, Launch
-from orchestrator.wire.host import Completed, Process, Service, Wire, WireEnd
+from orchestrator.wire.host import Completed, Process, RelayService, Wire, WireEnd
 
-TELL_SECONDS = 5.0
+FATE_SECONDS = 5.0
 """After a wire has ended, for the engine to say with which exit code."""
 
 
@@ -24,7 +24,8 @@ class Fate:
 
     def __init__(self, since_nano: int = 0) -> None:
         self.since_nano = since_nano
-        """What the engine tells of this time or before, on its clock, is of another life."""
+        """Ignore engine events up to this time, on its clock: they belong to an earlier start of
+        the same container."""
         self.exit_code: int | None = None
         """Of PID 1."""
         self.out_of_memory = asyncio.Event()
@@ -50,7 +51,7 @@ class Container:
         """Start a process, feed it, and wait for its end."""
         return await self.wire.run(launch, data)
 
-    async def listen(self, port: int, name: str, service: Service) -> int:
+    async def listen(self, port: int, name: str, service: RelayService) -> int:
         """Serve 127.0.0.1:port inside from here; 0 picks a free port."""
         return await self.wire.listen(port, name, service)
 
@@ -80,7 +81,7 @@ class Container:
 
     async def settled(self) -> None:
         """Wait, not for long, until the engine has told how the container ended."""
-        with anyio.move_on_after(TELL_SECONDS):
+        with anyio.move_on_after(FATE_SECONDS):
             await self.fate.died.wait()
 
 
@@ -105,7 +106,7 @@ class Runtime(Protocol):
     - a container is yielded once its warden has said hello, and not before;
     - leaving an `open` block, in whatever way, leaves no container behind;
     - leaving a `keep` block stops the container and keeps its volumes, under its key;
-    - when this process dies, disposables go and kept ones stop, without anybody's help;
+    - when this process dies, disposables go and kept ones stop, without help;
     - one key is used by one block at a time; the second one gets NameTaken;
     - errors are ours (errors.py), never the engine's library's.
     """

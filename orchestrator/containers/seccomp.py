@@ -29,7 +29,7 @@ FILES = """
     truncate umask unlink unlinkat utime utimensat utimes vmsplice write writev
 """
 
-WAITING = """
+WAITING_CALLS = """
     epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait
     epoll_wait_old eventfd eventfd2 io_cancel io_destroy io_getevents io_pgetevents io_setup
     io_submit poll ppoll pselect6 select signalfd signalfd4 timerfd_create timerfd_gettime
@@ -86,7 +86,7 @@ CONFINEMENT = """
 """By which a program gives up more."""
 
 ALLOWED = (
-    *(FILES, WAITING, MEMORY, PROCESSES, THREADS, IDENTITY, CLOCKS, SOCKETS, SHARING),
+    *(FILES, WAITING_CALLS, MEMORY, PROCESSES, THREADS, IDENTITY, CLOCKS, SOCKETS, SHARING),
     CONFINEMENT,
 )
 
@@ -116,9 +116,9 @@ INTERNET = tuple(
     for kind, protocol in ((STREAM, USUAL), (STREAM, TCP), (DATAGRAM, USUAL), (DATAGRAM, UDP))
 )
 """Sockets for TCP and UDP. All others (vsock, alg, packet, bluetooth; SCTP, DCCP) are kernel
-modules that nobody here misses, and asking for one would load it."""
+modules that no agent needs, and asking for one would load it."""
 
-Rule = dict[str, object]
+SyscallRule = dict[str, object]
 
 
 def profile() -> str:
@@ -140,14 +140,14 @@ def profile() -> str:
     return json.dumps(whole, separators=(",", ":"))
 
 
-def _rule(names: str, *args: Rule) -> Rule:
-    row: Rule = {"names": sorted(names.split()), "action": "SCMP_ACT_ALLOW"}
+def _rule(names: str, *args: SyscallRule) -> SyscallRule:
+    row: SyscallRule = {"names": sorted(names.split()), "action": "SCMP_ACT_ALLOW"}
     return row | ({"args": list(args)} if args else {})
 
 
-def _equal(index: int, value: int) -> Rule:
+def _equal(index: int, value: int) -> SyscallRule:
     return {"index": index, "value": value, "op": "SCMP_CMP_EQ"}
 
 
-def _masked(index: int, mask: int, value: int) -> Rule:
+def _masked(index: int, mask: int, value: int) -> SyscallRule:
     return {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}

@@ -23,11 +23,11 @@ from orchestrator.errors import WireLost
 VANISH_SECONDS = 10.0
 """From a wire's end until its container is gone: 0.1 s, more on a machine under load."""
 
-TELL_SECONDS = 10.0
+OOM_EVENT_SECONDS = 10.0
 """For the engine to tell that something was killed for want of memory."""
 
 POLL_SECONDS = 0.05
-"""Between two looks at something that nobody announces."""
+"""Between two looks at something that no event announces."""
 
 HOG_LIMIT_BYTES = 64 * MIB
 """The memory of the container that is filled: enough for two Pythons, and quickly used up."""
@@ -245,7 +245,7 @@ async def _memory(probes: Probes) -> Finding:
         if done.code != KILLED:
             return False, f"{limit}: took twice as much (exit code {done.code})"
         if not (await exhaustion.ask(container)).oom_kills:  # as the kernel counts inside
-            with anyio.move_on_after(TELL_SECONDS):
+            with anyio.move_on_after(OOM_EVENT_SECONDS):
                 await container.fate.out_of_memory.wait()
             if not container.fate.out_of_memory.is_set():
                 return False, f"{limit}: killed, but neither the engine nor the kernel tells why"
@@ -278,7 +278,7 @@ ENGINE: Promise[Engine] = Promise(
     "is it running? `docker version` tells",
 )
 
-HELLO: Promise[Probes] = Promise(
+HELLO_PROMISE: Promise[Probes] = Promise(
     "hello",
     "a container starts, and its warden answers",
     _hello,
@@ -288,7 +288,7 @@ HELLO: Promise[Probes] = Promise(
 
 _SANDBOX = "do not run agents here: the engine or its OCI runtime ignores"
 
-INSIDE: tuple[Promise[Container], ...] = (
+INSIDE_PROMISES: tuple[Promise[Container], ...] = (
     Promise(
         "network",
         "there is no network but loopback",
@@ -353,7 +353,7 @@ INSIDE: tuple[Promise[Container], ...] = (
     ),
     Promise(
         "sockets",
-        "no socket of the engine, or of anybody, is inside",
+        "no socket is inside, of the engine or of another program",
         _sockets,
         "remove it from the image; nothing of the host belongs into an agent's container",
     ),

@@ -15,7 +15,13 @@ import anyio
 
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.runtime import Runtime
-from orchestrator.doctor.container_promises import ENDINGS, ENGINE, HELLO, INSIDE, Probes
+from orchestrator.doctor.container_promises import (
+    ENDINGS,
+    ENGINE,
+    HELLO_PROMISE,
+    INSIDE_PROMISES,
+    Probes,
+)
 from orchestrator.doctor.gateway_promises import GATEWAY
 from orchestrator.doctor.promise import Promise
 from orchestrator.doctor.workspace_promises import WORKSPACES
@@ -55,10 +61,10 @@ async def examine(
     yield await check(ENGINE, engine)
     async with AsyncExitStack() as stack:
         probes = Probes(runtime, spec, stack, workspace)
-        yield await check(HELLO, probes)
+        yield await check(HELLO_PROMISE, probes)
         if probes.container is None:
             return
-        for inside in (*INSIDE, *GATEWAY):
+        for inside in (*INSIDE_PROMISES, *GATEWAY):
             yield await check(inside, probes.container)
     for ending in (*WORKSPACES, *ENDINGS):
         yield await check(ending, probes)

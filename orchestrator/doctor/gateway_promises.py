@@ -11,9 +11,10 @@ from orchestrator.containers.runtime import Container
 from orchestrator.doctor.promise import Finding, Promise, ask
 from orchestrator.domain.agent import Network, Secret
 from orchestrator.gateway.egress.access import EgressAccess
-from orchestrator.gateway.egress.dial import Addresses, Dialer, Dialled, Vet
+from orchestrator.gateway.egress.dial import Addresses, Dialer, Vet
 from orchestrator.gateway.http.loopback import serve_on_loopback
-from orchestrator.gateway.http.server import Request, Response
+from orchestrator.gateway.http.server import HttpRequest, HttpResponse
+from orchestrator.gateway.http.socket_stream import SocketStream
 from orchestrator.gateway.secrets.routes import RouteAccess
 
 ALLOWED, OTHER = "allowed.doctor.test", "other.doctor.test"
@@ -32,15 +33,15 @@ class _Host:
         self.shown: list[str] = []
         self.word = secrets.token_hex(8)
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         self.asked.append(request.header("host"))
         self.shown.append(request.header("authorization"))
         said = f"{self.word} {request.header('authorization')}"
-        return Response(200, (("content-type", "text/plain"),), said.encode())
+        return HttpResponse(200, (("content-type", "text/plain"),), said.encode())
 
 
 class _Nearby(Dialer):
-    """Connects to a host on loopback, whoever is asked for. Without TLS: nobody could vouch."""
+    """Connects to a host on loopback, whatever name is asked for; it has no TLS key."""
 
     def __init__(self, port: int) -> None:
         super().__init__(_loopback)
@@ -55,7 +56,7 @@ class _Nearby(Dialer):
         tls: bool = False,
         scheme: Literal["http", "https"] = "https",
         direct: bool = False,
-    ) -> Dialled:
+    ) -> SocketStream:
         del port, tls, direct
         return await super().dial(host, self._port, vet, scheme=scheme, direct=True)
 
@@ -109,19 +110,21 @@ async def _secret(container: Container) -> Finding:
     return True, "a host was shown it; no file, variable, argument or answer inside holds it"
 
 
-_OURS = "this is the orchestrator's own doing, not the engine's: report it, and do not run agents"
+_OUR_FAULT = (
+    "this is the orchestrator's own doing, not the engine's: report it, and do not run agents"
+)
 
 GATEWAY: tuple[Promise[Container], ...] = (
     Promise(
         "egress",
         "of the network, only hosts that agent.md allows can be reached",
         _egress,
-        f"{_OURS} that have a network until it is mended",
+        f"{_OUR_FAULT} that have a network until it is mended",
     ),
     Promise(
         "secrets",
         "a secret is used outside, and never gets inside",
         _secret,
-        f"{_OURS} that have secrets until it is mended",
+        f"{_OUR_FAULT} that have secrets until it is mended",
     ),
 )

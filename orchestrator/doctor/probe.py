@@ -156,7 +156,7 @@ def system_calls() -> Facts:
 
 
 def special_files() -> Facts:
-    """Programs that change their user, and doors to somebody else's process."""
+    """Programs that change their user, and sockets that lead to other processes."""
     setuid, sockets = [], []
     for path in _tree("/proc", "/sys"):
         mode = path.lstat().st_mode
@@ -168,7 +168,7 @@ def special_files() -> Facts:
 
 
 def hog(limit: str) -> Facts:
-    """Use twice the memory there is. Nothing is printed unless nobody minded."""
+    """Use twice the memory there is. Something is printed only if the limit did not hold."""
     kept = [b"x" * MIB for _ in range(2 * int(limit) // MIB)]
     return {"mebibytes": len(kept)}
 
@@ -254,7 +254,7 @@ def attack(pid: str) -> Facts:
 
 
 def processes() -> Facts:
-    """Everybody who can be seen, and who we are among them."""
+    """All processes that can be seen, and which of them this is."""
     pids = sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return {"pids": pids, "own": os.getpid()}
 

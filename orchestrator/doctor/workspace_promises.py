@@ -13,7 +13,7 @@ from orchestrator.doctor.promise import Finding, ProbeFailed, Promise, ask
 from orchestrator.domain.container import WORKSPACE, Bind, Launch, Volume
 from orchestrator.errors import ApplyRefused, MountRefused
 from orchestrator.workspace.applying.apply import apply
-from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.transfer import collect, copy_in
 
 BEFORE = "as it was\n"
 

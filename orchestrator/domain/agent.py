@@ -10,24 +10,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.container import MIB
+from orchestrator.domain.container import MIB, SHM_BYTES, leaves_room
 from orchestrator.domain.hosts import host_rule
+from orchestrator.domain.names import Name
 from orchestrator.domain.variables import Template
-
-SHM_MB = 64
-"""Shared memory between processes, which counts beside scratch space; less where that is less."""
-
-SCRATCH_SHARE = 0.75
-"""Of the memory; where scratch space could take more, who fills it is killed, not told."""
-
-
-def _check_name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", text):
-        raise ValueError(
-            'must be letters, digits, "-", "_" and ".", beginning with a letter or a digit, '
-            "64 at most"
-        )
-    return text
 
 
 def _check_rule(text: str) -> str:
@@ -87,9 +73,6 @@ def _writes(fields: dict[str, Any]) -> Workspace:
 
 
 EDITING_TOOLS = frozenset(("Write", "Edit", "MultiEdit", "NotebookEdit"))
-
-Name = Annotated[str, AfterValidator(_check_name)]
-"""Letters, digits, "-", "_" and ".", as a folder or a caller is called."""
 
 Rule = Annotated[str, AfterValidator(_check_rule)]
 """A tool, and perhaps what of it, in the words of the agent's CLI."""
@@ -238,9 +221,9 @@ class Asking(Frozen):
     whom: Literal["nobody", "parent", "user"] = "nobody"
     """The caller, or the person behind it, if the caller's client can ask him."""
     answer_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
-    """After so long a question is answered by itself, as the agent said, or with "nobody did"."""
+    """A question without an answer for so long gets the agent's default answer, or is told so."""
     approval_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
-    """After so long a tool call that nobody approved is rejected."""
+    """A tool call without a decision for so long is rejected."""
 
     @property
     def patience_seconds(self) -> float:
@@ -295,12 +278,13 @@ class Resources(Frozen):
 
     @model_validator(mode="after")
     def _scratch_leaves_room(self) -> Self:
-        scratch = 2 * self.scratch_mb + min(SHM_MB, self.scratch_mb)
-        if scratch > SCRATCH_SHARE * self.memory_mb:
+        scratch = 2 * self.scratch_bytes + self.shm_bytes
+        if not leaves_room(scratch, self.memory_bytes):
             raise ValueError(
                 f"scratch_mb is {self.scratch_mb}, for /tmp and for the home directory, which is "
                 f"too much of a memory_mb of {self.memory_mb}: together with shared memory they "
-                f"take {scratch}, and may take three quarters; lower scratch_mb or raise memory_mb"
+                f"take {scratch // MIB}, and may take three quarters; lower scratch_mb or raise "
+                "memory_mb"
             )
         return self
 
@@ -311,6 +295,11 @@ class Resources(Frozen):
     @property
     def scratch_bytes(self) -> int:
         return self.scratch_mb * MIB
+
+    @property
+    def shm_bytes(self) -> int:
+        """Shared memory between processes; less than usual where scratch space is."""
+        return min(SHM_BYTES, self.scratch_bytes)
 
     @property
     def disk_bytes(self) -> int:
@@ -327,7 +316,7 @@ class AgentSpec(Frozen):
     name: Name
     """What callers call it by; the same as its folder."""
     description: Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
-    """One or two sentences for whoever chooses an agent."""
+    """One or two sentences for the caller that chooses an agent."""
     prompt: str = ""
     """The system prompt: the text below the frontmatter."""
     session: Session = Session()
@@ -359,7 +348,7 @@ class AgentSpec(Frozen):
     ask: Asking = Asking()
     """Whom it may ask while it works."""
     approval: dict[Pattern, Verdict] = {}
-    """Which of the tools it is allowed need somebody's word: rules, or "*", and auto, ask, deny."""
+    """Which allowed tools need the caller's approval: rules, or "*", and auto, ask, deny."""
     subagents: tuple[Name, ...] = ()
     """Agents that it may run itself."""
     network: Network = Network()
@@ -368,9 +357,7 @@ class AgentSpec(Frozen):
     """What secrets it needs, and for what."""
     resources: Resources = Resources()
     """What a run may use up."""
-    runtime: (
-        Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] | None
-    ) = None
+    runtime: Name | None = None
     """Another OCI runtime of the engine, such as runsc (gVisor)."""
     seccomp: Literal["strict", "engine"] = "strict"
     """Which system calls exist: ours only, or the engine's own choice."""
@@ -407,7 +394,7 @@ class AgentSpec(Frozen):
 
     @property
     def ask_rules(self) -> tuple[Rule, ...]:
-        """Tool calls that need somebody's word."""
+        """Tool calls that need the caller's approval."""
         return self._rules("ask")
 
     @property
@@ -423,7 +410,7 @@ class AgentSpec(Frozen):
 
     @property
     def may_wait(self) -> bool:
-        """A run of it may wait for somebody outside, or for an agent of its own that does."""
+        """A run of it may wait for its caller, or for a subagent that does."""
         return self.ask.whom != "nobody" or bool(self.ask_rules or self.subagents)
 
     def _rules(self, verdict: str) -> tuple[Rule, ...]:

@@ -17,7 +17,7 @@ MODEL_PORT = 8080
 MODEL_URL = f"http://127.0.0.1:{MODEL_PORT}"
 
 EGRESS_PORT = 8081
-"""Where the HTTP proxy is reached inside, if the agent may talk to anybody."""
+"""Where the HTTP proxy is reached inside, if agent.md allows any host."""
 EGRESS_URL = f"http://127.0.0.1:{EGRESS_PORT}"
 
 ROUTES_PORT = 8082
@@ -25,8 +25,14 @@ ROUTES_PORT = 8082
 ROUTES_URL = f"http://127.0.0.1:{ROUTES_PORT}"
 
 PARENT_PORT = 8083
-"""Where the agent asks whoever called it: an MCP server of ours."""
+"""Where the agent asks its caller: an MCP server of ours."""
 PARENT_URL = f"http://127.0.0.1:{PARENT_PORT}/mcp"
+
+SHM_BYTES = 64 * MIB
+"""The usual size of /dev/shm, which counts beside scratch space."""
+
+SCRATCH_SHARE = 0.75
+"""Of the memory limit, for tmpfs and /dev/shm together."""
 
 HOME = "/home/agent"
 WORKSPACE = "/workspace"
@@ -46,6 +52,15 @@ def _check_target(path: str) -> str:
         if path == reserved or (reserved != "/" and path.startswith(reserved + "/")):
             raise ValueError(f"{reserved} belongs to the container itself; mount elsewhere")
     return path
+
+
+def leaves_room(scratch_bytes: int, memory_bytes: int) -> bool:
+    """Whether processes have memory left when all scratch space is full.
+
+    Scratch space is memory: when it could fill the limit, the kernel kills the writer instead of
+    telling it that the disk is full, and perhaps the warden with it.
+    """
+    return scratch_bytes <= SCRATCH_SHARE * memory_bytes
 
 
 class User(Frozen):
@@ -96,7 +111,7 @@ class Limits(Frozen):
     cpus: Annotated[float, Field(gt=0, le=1024)] = 2.0
     pids: Annotated[int, Field(ge=8, le=65536)] = 256
     open_files: Annotated[int, Field(ge=64, le=1048576)] = 4096
-    shm_bytes: Annotated[int, Field(ge=MIB)] = 64 * MIB
+    shm_bytes: Annotated[int, Field(ge=MIB)] = SHM_BYTES
     """Shared memory between processes; it counts as memory as well."""
 
 
@@ -127,10 +142,8 @@ class ContainerSpec(Frozen):
 
     @model_validator(mode="after")
     def _scratch_leaves_room(self) -> Self:
-        # Scratch space is memory: when it could fill the limit, the writer is killed for want of
-        # memory instead of being told that the disk is full, and the warden may go with it.
         scratch = sum(t.size_bytes for t in self.tmpfs) + self.limits.shm_bytes
-        if scratch > 0.75 * self.limits.memory_bytes:
+        if not leaves_room(scratch, self.limits.memory_bytes):
             raise ValueError(
                 f"tmpfs and /dev/shm add up to {scratch // MIB} MiB of a memory limit of "
                 f"{self.limits.memory_bytes // MIB} MiB; leave at least a quarter for processes"
@@ -161,7 +174,7 @@ class Launch(Frozen):
 
 
 class Ending(Frozen):
-    """How a container's wire ended, as far as anybody can tell."""
+    """How a container's wire ended, as far as it is known."""
 
     how: Literal["closed", "eof", "malformed", "silent"]
     detail: str = ""

@@ -14,7 +14,6 @@ EventKind = Literal[
     "text",  # the agent said something
     "tool_call",  # data = id, tool, input
     "tool_result",  # data = id, is_error
-    "denied",  # a tool was refused: data = tool, input
     "mcp_failed",  # a declared MCP server is not there: data = name, status
     "model_request",  # data = status, model, input_tokens, output_tokens, cost_usd
     "api_retry",  # the CLI asks the model again: data = attempt, status
@@ -27,7 +26,7 @@ EventKind = Literal[
     "workspace",  # copied in, or what was changed: data = files, bytes, seconds
     "asked",  # the agent asks its parent: data = message_id
     "answered",  # and was told: data = message_id
-    "approval_asked",  # a tool call waits for somebody's word: data = call_id, tool, input
+    "approval_asked",  # a tool call waits for approval: data = call_id, tool, input
     "approval_decided",  # data = call_id
     "delegated",  # its agent runs another one: data = run_id
     "status",  # what the agent says of its progress

@@ -1,4 +1,4 @@
-"""What passes between a run and whoever asked for it: questions, approvals, orders."""
+"""What passes between a run and its caller: questions, approvals, orders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Question(Frozen):
 
 
 class Approval(Frozen):
-    """A tool call that waits, or waited, for somebody to allow it."""
+    """A tool call that waits, or waited, for the caller to allow it."""
 
     call_id: str
     """As the CLI calls it."""
@@ -50,7 +50,7 @@ class Approval(Frozen):
 
 
 class Order(Frozen):
-    """Something to be done with a run, by whoever holds its wire."""
+    """Something to be done with a run, by the process that holds its wire."""
 
     order_id: int
     run_id: str

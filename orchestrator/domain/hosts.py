@@ -30,8 +30,6 @@ class HostRule:
     port: int | None = None
 
     def matches(self, host: str) -> bool:
-        if self.network is not None:
-            return False
         return host.endswith(f".{self.name}") if self.below else host == self.name
 
     def holds(self, address: Address) -> bool:

@@ -18,16 +18,16 @@ RunStatus = Literal[
     "timed_out",
 ]
 WAITING: frozenset[RunStatus] = frozenset(("paused", "waiting_parent_reply"))
-"""Somebody outside has to do something before it goes on."""
+"""The caller has to answer or decide before it goes on."""
 
 _AT_WORK: tuple[RunStatus, ...] = ("running", "paused", "waiting_parent_reply", "parent_replied")
-_ENDS: tuple[RunStatus, ...] = ("completed", "failed", "cancelled", "timed_out")
-FINAL: frozenset[RunStatus] = frozenset(_ENDS)
+_END_STATUSES: tuple[RunStatus, ...] = ("completed", "failed", "cancelled", "timed_out")
+FINAL: frozenset[RunStatus] = frozenset(_END_STATUSES)
 
 TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     "pending": frozenset(("running", "failed", "cancelled")),
     **{status: FINAL.union(_AT_WORK) - {status} for status in _AT_WORK},
-    **{status: frozenset() for status in _ENDS},
+    **{status: frozenset() for status in _END_STATUSES},
 }
 """What may follow what; a run that has ended stays as it is."""
 
@@ -50,7 +50,7 @@ Reason = Literal[
     "disk_full",
     "pids_exhausted",  # no process could be started any more
     "output_limit",  # the CLI wrote more than it may
-    "container_killed",  # by somebody outside
+    "container_killed",  # from outside
     "engine_lost",
     "orchestrator_lost",  # the process that held its wire has died
     "dependency_failed",  # a task that it was to follow did not complete
@@ -124,6 +124,6 @@ class RunResult(Frozen):
     patch: str = ""
     """The same as a diff, unless it is too long; all of it: `orchestrator show RUN --patch`."""
     warnings: tuple[str, ...] = ()
-    """What else whoever asked should know: what was left out, cut, or not as it should be."""
+    """What else the caller should know: what was left out, cut, or not as it should be."""
     log_tail: tuple[str, ...] = ()
     """The last things that happened, one line each; empty when all is well."""

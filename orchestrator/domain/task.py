@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StringConstraints
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.names import check_name
 
 
 def new_run_id() -> str:
@@ -18,12 +18,7 @@ def new_run_id() -> str:
 
 
 def _check_session(text: str) -> str:
-    if text and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", text):
-        raise ValueError(
-            'a session\'s name is letters, digits, "-", "_" and ".", beginning with a letter or a '
-            "digit, 64 at most"
-        )
-    return text
+    return check_name(text) if text else text
 
 
 class Task(Frozen):
@@ -45,7 +40,7 @@ class Task(Frozen):
     parent_run_id: str = ""
     """The run whose agent asked for this one; or, in a session, the run that it goes on from."""
     budget_usd: Annotated[float, Field(gt=0)] | None = None
-    """Less than the agent's own budget, if whoever asks has less left."""
+    """Less than the agent's own budget, if the run that asks has less left."""
     depth: Annotated[int, Field(ge=0)] = 0
     """How many agents stand between this task and the caller from outside."""
     run_id: str = Field(default_factory=new_run_id)

@@ -1,5 +1,5 @@
-"""What an agent has changed in its copy so far, saved now and then: nobody may be left to hand it
-back, neither its container nor this process.
+"""What an agent has changed in its copy so far, saved now and then: its container or this process
+may die before the changes are handed back.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from orchestrator.containers.runtime import Container
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.engine.record import Record
 from orchestrator.errors import OrchestratorError
-from orchestrator.workspace.copies import is_untouched
+from orchestrator.workspace.transfer import is_untouched
 
 CHECKPOINT_SECONDS = 60.0
-"""How often, besides when the agent waits for somebody or has to try again."""
+"""How often, besides when the agent waits for its caller or has to try again."""
 
 SHARE = 0.1
 """The part of the time that may go into it: a large tree is saved less often."""

@@ -1,4 +1,4 @@
-"""A run's time: it stands still while the run waits for somebody outside."""
+"""A run's time: it stands still while the run waits for its caller."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Clock:
     ) -> None:
         self.seconds = seconds
         self._outer = outer
-        """Of the run that this one works for: it waits for the same somebody."""
+        """Of the run that this one works for: it stops whenever this one does."""
         self._may_stop = may_stop_seconds
-        """For so long in all it stands still; then it goes on, whoever waits."""
+        """Total seconds the clock may be stopped; after that it runs even while the run waits."""
         self._before = 0.0
         self._since: float | None = None
         self._stopped_at = 0.0

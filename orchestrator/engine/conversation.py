@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 
-from orchestrator.domain.container import MIB
+from orchestrator.containers.runtime import Container
+from orchestrator.domain.container import MIB, Launch
 from orchestrator.domain.events import EventKind
 from orchestrator.engine.record import Record
 from orchestrator.errors import WireLost
@@ -35,29 +37,32 @@ from orchestrator.wire.host import Process
 
 log = logging.getLogger(__name__)
 
-READ_BYTES = 16 * 1024
-"""What is understood at one go."""
+READY_SECONDS = 120.0
+"""For a CLI to start, on a machine under load."""
 
-STDERR_BYTES = 16 * 1024
-"""How much of what the CLI last said on stderr is kept."""
+STDOUT_CHUNK_BYTES = 16 * 1024
+"""What is read and parsed before other tasks get the event loop."""
+
+CLI_STDERR_BYTES = 16 * 1024
+"""How much of the end of the CLI's stderr is kept."""
 
 LAST_WORDS = 500
-"""How much of it is shown."""
+"""How many characters of it an error message shows."""
 
-SETTLE_SECONDS = 2.0
-"""After the CLI has exited, for its last words."""
+LAST_WORDS_SECONDS = 2.0
+"""After the CLI has exited, for the rest of its output to arrive."""
 
 NOISE_LINES = 20
-"""Lines that mean nothing, before no more of them are told: anybody inside can write them."""
+"""Unparseable output lines noted per run; any process in the container can print more."""
 
 OUTPUT_BYTES = 256 * MIB
-"""What a CLI may write in all, unless somebody says otherwise."""
+"""What a CLI may write before a run is bound to it; then agent.md decides."""
 
-MAX_TURNS = 16
-"""Verdicts that nobody has waited for yet: anybody inside can write them, too."""
+MAX_UNREAD_TURNS = 16
+"""Verdicts that no run has waited for yet; any process in the container can make them up."""
 
 MAX_DENIED = 100
-"""Names of tools that were denied; they can be made up as well."""
+"""Names of denied tools that are kept; any process in the container can make them up."""
 
 TOOL_CHARS = 200
 """Of such a name. A longer one is made up; cut, it might show a part of a secret."""
@@ -82,37 +87,84 @@ class CliEnded(Exception):
     """The CLI's process ended, or its container, before the turn did."""
 
 
+class Approver(Protocol):
+    """Decides tool calls that agent.md says to ask about, for one run."""
+
+    @property
+    def allow_rules(self) -> tuple[str, ...]:
+        """agent.md's rules for what may run without asking."""
+        ...
+
+    @property
+    def ask_rules(self) -> tuple[str, ...]:
+        """agent.md's rules for what has to be asked about."""
+        ...
+
+    def ask(self, asked: PermissionAsked) -> None:
+        """A call waits: have `answer_permission` called for it, at some time."""
+        ...
+
+    def withdraw(self, asked: PermissionAsked) -> None:
+        """The call does not wait any more, though it was not answered."""
+        ...
+
+
+@asynccontextmanager
+async def open_cli(
+    container: Container, launch: Launch, *, ready: bool = False, rehearse: bool = False
+) -> AsyncIterator[Conversation]:
+    """Start the CLI in a container and read it; leaving the block ends the CLI.
+
+    With `ready`, wait until it can take messages, and with `rehearse` have it do a turn that comes
+    to nothing; WireLost if it does not get that far.
+    """
+    async with container.spawn(launch) as process:
+        conversation = Conversation(process)
+        pump = asyncio.create_task(conversation.pump())
+        try:
+            if ready:
+                await _get_ready(container, conversation, rehearse)
+            yield conversation
+        finally:
+            pump.cancel()
+            with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
+                await pump
+
+
+async def _get_ready(container: Container, conversation: Conversation, rehearse: bool) -> None:
+    try:
+        with anyio.fail_after(READY_SECONDS):
+            await conversation.initialize()
+            if rehearse:
+                await conversation.rehearse()
+    except (TimeoutError, CliEnded) as exc:
+        said = conversation.last_words() or "no last words"
+        raise WireLost(f"the CLI in {container.name} did not get ready: {said}") from exc
+
+
 class Conversation:
     """Reads a CLI for as long as `pump` runs; one turn at a time, of one run after another.
 
-    What it says is noted in the record of the run that it is bound to; before that, nowhere.
+    What the CLI says is noted in the record of the run that it is bound to; before that, nowhere.
     """
 
     def __init__(self, process: Process) -> None:
-        self._process = process
+        self.process = process
         self._output_left = OUTPUT_BYTES
         self._record: Record | None = None
+        self._approver: Approver | None = None
         self._controls: dict[str, asyncio.Event] = {}
         self._parser = Parser()
         self._turns: asyncio.Queue[TurnEnded | None] = asyncio.Queue()
         self._open_turns = 0
         self._exited = False
-        """Its last words may still come; nobody can speak to it any more."""
+        """The process has ended. The rest of its output may still arrive; it reads no more."""
         self._ended = False
         self._requests = itertools.count(1)
         self._writing = anyio.Lock()
         self._noise = 0
         self._asked: dict[str, PermissionAsked] = {}
         self._refusals: asyncio.Queue[bytes] = asyncio.Queue(MAX_ASKED)
-        self.on_permission: Callable[[PermissionAsked], object] | None = None
-        """Told of a call that waits for `answer_permission`, because a rule says to ask about it.
-        What no rule covers is refused at once, and all of it while there is nobody to be told. Set
-        it after `bind`, which takes it away."""
-        self.allow_rules: tuple[str, ...] = ()
-        self.ask_rules: tuple[str, ...] = ()
-        """What the author wrote, to tell the one from the other. Set them after `bind`, too."""
-        self.on_withdrawn: Callable[[PermissionAsked], object] | None = None
-        """Told that a call does not wait any more, though it was not answered."""
         self.last_text = ""
         """What the agent said last."""
         self.ready = Ready()
@@ -124,13 +176,12 @@ class Conversation:
         """A tool returned an error."""
         self._stderr = b""
         self.wrote_too_much = False
-        """It was not listened to any longer."""
+        """The CLI has used up its output; what it writes is not read any more."""
 
     def bind(self, record: Record, output_bytes: int = OUTPUT_BYTES) -> None:
-        """From now on it is this run's."""
+        """Begin a run: from now on its record gets what the CLI says, which may write so much."""
         self._give_up_asked()
-        self.on_permission = self.on_withdrawn = None
-        self.allow_rules = self.ask_rules = ()
+        self._approver = None
         self._record = record
         self._output_left = output_bytes
         self._noise = 0
@@ -139,6 +190,19 @@ class Conversation:
         self.denied = {}
         self.tools_failed = False
         self.ready = Ready()
+
+    @contextmanager
+    def approved_by(self, approver: Approver) -> Iterator[None]:
+        """In this block, put calls that a rule says to ask about to the approver.
+
+        What no rule covers is refused at once, and outside such a block every call that is asked
+        about.
+        """
+        self._approver = approver
+        try:
+            yield
+        finally:
+            self._approver = None
 
     async def initialize(self) -> None:
         """The first thing to say; returns when the CLI can take messages. CliEnded if it cannot."""
@@ -185,7 +249,7 @@ class Conversation:
     ) -> bool:
         """Let a call run, with its own input or another, or refuse it with a message to the agent.
 
-        False if the call does not wait, or has its answer; CliEnded if nobody is there to hear it.
+        False if the call does not wait, or has its answer; CliEnded if the CLI has gone.
         """
         asked = self._asked.pop(request_id, None)
         if asked is None:
@@ -200,7 +264,7 @@ class Conversation:
     async def _write(self, line: bytes) -> None:
         try:
             async with self._writing:  # whole lines: the nudge may come while a long one is sent
-                await self._process.stdin.write(line)
+                await self.process.stdin.write(line)
         except (OSError, WireLost) as exc:
             raise CliEnded from exc
 
@@ -208,14 +272,14 @@ class Conversation:
         """Wait for the turn's verdict; CliEnded when there will be none."""
         ended = await self._turns.get()
         if ended is None:
-            self._turns.put_nowait(None)  # for whoever asks again
+            self._turns.put_nowait(None)  # for the next call of this
             raise CliEnded
         return ended
 
     async def pump(self) -> None:
         """Read everything the CLI says until it says no more. Raises nothing.
 
-        However that ends, whoever waits for the CLI is told.
+        However that ends, `turn` and `initialize` raise CliEnded from then on.
         """
         try:
             async with anyio.create_task_group() as answering:
@@ -224,10 +288,10 @@ class Conversation:
                     tasks.start_soon(self._read_stdout, tasks.cancel_scope)
                     tasks.start_soon(self._read_stderr, tasks.cancel_scope)
                     with suppress(WireLost):
-                        await self._process.wait()
+                        await self.process.wait()
                     self._exited = True
-                    # What it left behind may hold its output open; nobody waits for that.
-                    tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_SECONDS
+                    # A process that it left behind may hold its output open for ever.
+                    tasks.cancel_scope.deadline = anyio.current_time() + LAST_WORDS_SECONDS
                 answering.cancel_scope.cancel()
         except Exception:
             log.exception("a CLI is not listened to any more")
@@ -236,11 +300,11 @@ class Conversation:
             self._turns.put_nowait(None)
             for waited_for in self._controls.values():
                 waited_for.set()
-            with suppress(Exception):  # whoever would be told may have gone
+            with suppress(Exception):  # the approver may have gone with its run
                 self._give_up_asked()
 
     def _count(self, data: bytes, scope: anyio.CancelScope) -> bool:
-        """Whether there is still something to say; if not, all is over."""
+        """Count output; False, and the reading ends, once it is more than the CLI may write."""
         self._output_left -= len(data)
         if self._output_left < 0:
             self.wrote_too_much = True
@@ -248,26 +312,26 @@ class Conversation:
         return not self.wrote_too_much
 
     async def _read_stdout(self, scope: anyio.CancelScope) -> None:
-        with suppress(OSError, WireLost):  # whoever waits for a turn is told at the end of it all
-            while data := await self._process.stdout.read(READ_BYTES):
+        with suppress(OSError, WireLost):  # `pump` tells whoever waits for a turn
+            while data := await self.process.stdout.read(STDOUT_CHUNK_BYTES):
                 if not self._count(data, scope):
                     return
                 self._hear(self._parser.feed(data))
-                await anyio.lowlevel.checkpoint()  # a flood must not keep others from their turn
+                await anyio.lowlevel.checkpoint()  # a flood must not starve other tasks
             self._hear(self._parser.finish())
 
     async def _send_refusals(self) -> None:
-        # By themselves: whoever reads the CLI must not wait for it to read us.
+        # In a task of its own: the CLI may not read its stdin before we have read its stdout.
         with suppress(CliEnded):
             while True:
                 await self._write(await self._refusals.get())
 
     async def _read_stderr(self, scope: anyio.CancelScope) -> None:
         with suppress(OSError, WireLost):
-            while data := await self._process.stderr.read():
+            while data := await self.process.stderr.read():
                 if not self._count(data, scope):
                     return
-                self._stderr = (self._stderr + data)[-STDERR_BYTES:]
+                self._stderr = (self._stderr + data)[-CLI_STDERR_BYTES:]
 
     def last_words(self) -> str:
         """The end of what the CLI said on stderr, without secrets."""
@@ -282,7 +346,7 @@ class Conversation:
                 self._open_turns = max(0, self._open_turns - 1)
                 self._give_up_asked()
                 self._on_denied(sign)
-                if self._turns.qsize() < MAX_TURNS:
+                if self._turns.qsize() < MAX_UNREAD_TURNS:
                     self._turns.put_nowait(sign)
             elif isinstance(sign, ControlAnswered):
                 if sign.request_id in self._controls:
@@ -320,10 +384,11 @@ class Conversation:
 
     def _on_asked(self, sign: PermissionAsked) -> None:
         if sign.request_id in self._asked:
-            return  # it has been told
-        if self.on_permission is None:
+            return  # the approver knows
+        approver = self._approver
+        if approver is None:
             self._refuse(claude_input.deny(sign.request_id, NOBODY_ALLOWS))
-        elif not is_asked_about(sign, self.allow_rules, self.ask_rules):
+        elif not is_asked_about(sign, approver.allow_rules, approver.ask_rules):
             why = ONE_BY_ONE if sign.why == "parts" else NOBODY_ALLOWS
             self._refuse(claude_input.deny(sign.request_id, why))
         elif not sign.is_whole:
@@ -332,12 +397,12 @@ class Conversation:
             self._refuse(claude_input.deny(sign.request_id, TOO_MANY_ASKED))
         else:
             self._asked[sign.request_id] = sign
-            self.on_permission(sign)
+            approver.ask(sign)
 
     def _withdraw(self, request_id: str) -> None:
         asked = self._asked.pop(request_id, None)
-        if asked is not None and self.on_withdrawn is not None:
-            self.on_withdrawn(asked)
+        if asked is not None and self._approver is not None:
+            self._approver.withdraw(asked)
 
     def _give_up_asked(self) -> None:
         """The turn that they belong to is over. What may wait all the same is refused."""
@@ -346,7 +411,7 @@ class Conversation:
             self._refuse(claude_input.deny(request_id, TOO_LATE))
 
     def _refuse(self, line: bytes) -> None:
-        with suppress(asyncio.QueueFull):  # only somebody who makes requests up asks for so many
+        with suppress(asyncio.QueueFull):  # the CLI does not ask so much; these are made up
             self._refusals.put_nowait(line)
 
     def _note(self, kind: EventKind, text: str, **data: object) -> None:

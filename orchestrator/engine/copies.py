@@ -22,12 +22,12 @@ from orchestrator.engine.record import Record
 from orchestrator.errors import ApplyRefused, CallerError, CopyFailed
 from orchestrator.plan import Plan
 from orchestrator.workspace.applying.apply import Applied, apply
-from orchestrator.workspace.changes.changes import Changes, load_changes
-from orchestrator.workspace.copies import collect, copy_in, is_there
+from orchestrator.workspace.changes.collected import Changes, load_changes
 from orchestrator.workspace.git.mounts import git_mounts, git_places, new_git_dirs
 from orchestrator.workspace.kept import Handed, Kept
 from orchestrator.workspace.reading.tree import Snapshot
 from orchestrator.workspace.snapshots import Snapshots, rebased, updated
+from orchestrator.workspace.transfer import collect, copy_in, is_there
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ PATCH_CHARS = 64 * 1024
 """A longer patch is not in the result; it is kept, and can be asked for."""
 
 LOCK_SECONDS = 60.0
-"""For somebody else to be done with applying what the same session changed."""
+"""For another process to be done with applying what the same session changed."""
 
 SNAPSHOTS = "snapshots"
 """The folder beside that of the changes: what copies in sessions were made of."""

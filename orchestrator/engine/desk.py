@@ -1,7 +1,7 @@
-"""Where a run meets whoever asked for it: its questions, and tool calls that have to be approved.
+"""Where a run meets its caller: its questions, and tool calls that have to be approved.
 
-An answer may come from this process or from another one. It is in the store before anybody is told
-of it, and it is given once.
+An answer may come from this process or from another one. It is in the store before the agent or a
+listener hears of it, and it is given once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.record import Record
-from orchestrator.engine.tasks.news import News, soon
+from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
 
@@ -35,7 +35,7 @@ WITHDRAWN = "(the agent does not wait for an answer any more)"
 
 
 class Desk:
-    """One run's."""
+    """The open questions and approvals of one run."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Desk:
         self._replied: set[str] = set()
 
     async def ask(self, question: str, default: str | None = None) -> str:
-        """Ask whoever started the run; the answer, or the default one when nobody answers."""
+        """Ask the run's caller; the answer, or the default one when none comes in time."""
         now = time.time()
         asked = Question(
             message_id="m" + secrets.token_hex(4),
@@ -78,7 +78,7 @@ class Desk:
             self._record.note("answered", answer, message_id=asked.message_id)
             await self._record.flush()  # first this: what is acknowledged has been told
             await self._exchanges.acknowledge(self._run_id, asked.message_id)
-        except BaseException:  # nobody waits any more, so nobody may answer
+        except BaseException:  # the agent waits no more: an answer from now on would be lost
             with anyio.CancelScope(shield=True):
                 await self._exchanges.answer(self._run_id, asked.message_id, WITHDRAWN)
             raise
@@ -89,7 +89,7 @@ class Desk:
         return answer
 
     async def approve(self, call_id: str, tool: str, input: dict[str, object]) -> Approval:  # noqa: A002 as the CLI calls it
-        """Have a tool call approved; rejected when nobody decides."""
+        """Have the caller decide about a tool call; rejected when no decision comes in time."""
         now = time.time()
         wanted = Approval(
             call_id=call_id,
@@ -100,7 +100,7 @@ class Desk:
             deadline=now + self._asking.approval_seconds,
         )
         if not await self._exchanges.request(wanted):
-            # Or a word about one call could be taken for another, which nobody has seen.
+            # Or the approval of one call could be used for another, which no caller has seen.
             self._record.note("warning", f"{tool} asks for a word about {call_id} twice; refused")
             return wanted.model_copy(update={"decision": "rejected", "message": ASKED_TWICE})
         self._record.note("approval_asked", f"{tool}", call_id=call_id, tool=tool, input=input)
@@ -126,13 +126,13 @@ class Desk:
             if now is not None and now.answer is not None:
                 return now.answer
             if time.time() >= asked.deadline:
-                # Unless somebody answers at this very moment: then his answer counts.
+                # Unless an answer comes at this very moment: then that one counts.
                 default = asked.default_answer
                 if await self._exchanges.answer(self._run_id, asked.message_id, default):
                     return default
                 now = await self._exchanges.question(self._run_id, asked.message_id)
                 return default if now is None or now.answer is None else now.answer
-            await soon(changed, asked.deadline - time.time())
+            await wait_for_news(changed, asked.deadline - time.time())
 
     async def _decision_on(self, wanted: Approval) -> Approval:
         while True:
@@ -150,11 +150,11 @@ class Desk:
                         update={"decision": "timed_out", "message": NOT_APPROVED}
                     )
                 return now
-            await soon(changed, wanted.deadline - time.time())
+            await wait_for_news(changed, wanted.deadline - time.time())
 
     @asynccontextmanager
     async def _waiting(self, what: str, kind: str) -> AsyncIterator[None]:
-        """The run's time stands still, and everybody can see why."""
+        """The run's clock stops, and its status says why."""
         with self._clock.stopped():
             self._open[what] = kind
             try:

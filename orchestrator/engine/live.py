@@ -1,63 +1,213 @@
-"""A run under way: what it is, what has happened, and how it can be spoken to."""
+"""A run under way: what it is, what has happened, how it can be spoken to, and how it ends."""
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import anyio
+
+from orchestrator.domain.container import MIB
+from orchestrator.domain.result import ChangedFile, Reason, RunResult, RunStatus, Usage
+from orchestrator.domain.task import Task
 from orchestrator.engine.clock import Clock
-from orchestrator.engine.conversation import Conversation
 from orchestrator.engine.desk import Desk
-from orchestrator.engine.outcome import Outcome
+from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
-from orchestrator.gateway.parent import Delegate
-from orchestrator.gateway.reach import Reach
+from orchestrator.engine.stage import Stage
+from orchestrator.errors import CallerRefused, RunRefused
 from orchestrator.plan import Plan
 from orchestrator.store.session_rows import SessionKey
+
+MAX_ERRANDS = 32
+"""Tasks that one run may hand to others."""
+
+MAX_AGENT_DEPTH = 3
+"""Agents that run agents that run agents."""
+
+RunChild = Callable[[Task], Awaitable[RunResult]]
+"""Runs a task that an agent hands to another one, to its end."""
 
 
 @dataclass
 class LiveRun:
-    """From the moment it is accepted to its result."""
+    """One run, from the moment its task is accepted to its result."""
 
-    plan: Plan
+    prepared: Prepared
+    """As of then. What the run launches may be looked up anew when it gets its slot."""
     record: Record
     clock: Clock
     desk: Desk
-    outcome: Outcome = field(default_factory=Outcome)
-    delegate: Delegate | None = None
-    """How its agent runs others, if it may."""
+    run_child: RunChild
+    """How its agent runs others, if agent.md lets it."""
     works_for: LiveRun | None = None
-    """The run whose agent asked for it, if one did."""
+    """The run whose agent asked for this one, if one did."""
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """Cancel it to end the run. Not asyncio's own cancel: that would go through the shields that
+    keep the end of a run."""
+    began: float = field(default_factory=time.monotonic)
+
     delegations: int = 0
-    """How often it has tried to hand something to others."""
+    """How often its agent has tried to hand something to others."""
     errands: list[LiveRun] = field(default_factory=list)
     """What it has handed to them."""
-    reach: Reach | None = None
-    conversation: Conversation | None = None
-    """While there is somebody to talk to."""
+    _stage: Stage | None = None
+    """While its agent can be spoken to."""
+
+    # How it ends, and what comes of it; filled in as it goes on
+
+    status: RunStatus = "failed"
+    reason: Reason = "machinery"
+    message: str = ""
+    result: object = None
+    schema_errors: tuple[str, ...] = ()
+    attempts: int = 0
+    steered: int = 0
+    """So many turns are about to end only because the agent was told something."""
+    nudged: bool = False
+    """One turn is about to be interrupted to have the agent finish."""
+    hurried: bool = False
+    """The agent was told to finish."""
+    partial_text: str = ""
+    model: str = ""
+    session_id: str = ""
+    denied_tools: tuple[str, ...] = ()
+    failed_mcp_servers: tuple[str, ...] = ()
+    denied_hosts: tuple[str, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    session_name: str = ""
+    session_note: str = ""
+    changed_files: tuple[ChangedFile, ...] = ()
+    patch: str = ""
+
+    def __post_init__(self) -> None:
+        if self.works_for is not None:
+            self.works_for.errands.append(self)
+
+    @property
+    def plan(self) -> Plan:
+        return self.prepared.plan
 
     @property
     def run_id(self) -> str:
-        return self.plan.task.run_id
+        return self.prepared.task.run_id
 
     @property
     def session(self) -> SessionKey | None:
         """Which it runs in, if its agent has sessions."""
-        task = self.plan.task
-        if not task.session:
-            return None
-        return SessionKey(agent=task.agent, caller=task.caller, name=task.session)
+        return self.prepared.session if self.prepared.task.session else None
+
+    # Its end
+
+    @property
+    def decided(self) -> bool:
+        return self.status == "completed" or bool(self.message)
+
+    def fail(self, reason: Reason, message: str, status: RunStatus = "failed") -> None:
+        self.status, self.reason, self.message = status, reason, message
+
+    def new_attempt(self) -> None:
+        """The agent begins a turn that may be the answer."""
+        self.attempts += 1
+
+    def is_interim(self, interrupted: bool) -> bool:
+        """Whether a turn that ended did so because the agent was told something: then the next one
+        is the answer.
+        """
+        if self.steered:
+            self.steered -= 1
+            return True
+        if interrupted and self.nudged:
+            self.nudged = False
+            return True
+        return False
+
+    def check(self, schema_errors: tuple[str, ...]) -> bool:
+        """Whether an answer is as its schema says; why not is kept for the envelope."""
+        self.schema_errors = schema_errors
+        return not schema_errors
+
+    def complete(self, result: object, reason: Reason = "ok", message: str = "") -> None:
+        self.status, self.reason, self.message, self.result = "completed", reason, message, result
+
+    # Its agent
+
+    @contextmanager
+    def on_stage(self, stage: Stage) -> Iterator[None]:
+        """In this block the run has the stage's CLI for itself, and its agent can be spoken to."""
+        conversation = stage.conversation
+        conversation.bind(self.record, self.prepared.agent.resources.output_mb * MIB)
+        self._stage = stage
+        try:
+            yield
+        finally:
+            self._stage = None  # what the next run spends there is none of ours
+            self.partial_text = conversation.last_text
+            self.model = conversation.ready.model
+            self.session_id = conversation.ready.session_id
+            self.denied_tools = tuple(conversation.denied)
+            self.failed_mcp_servers = tuple(conversation.failed_servers)
+            self.note_use(stage)
+
+    def note_use(self, stage: Stage) -> None:
+        """Take from the gateway what the run has used, and where it was not let."""
+        self.usage = stage.reach.model.bill.usage
+        self.denied_hosts = stage.reach.denied_hosts
+
+    def note_changes(self, files: tuple[ChangedFile, ...], patch: str) -> None:
+        """What the agent did to its copy of the workspace."""
+        self.changed_files, self.patch = files, patch
+
+    def joined(self, note: str) -> None:
+        """The run has its session; `note` tells what became of the conversation of before."""
+        self.session_name, self.session_note = self.prepared.session.name, note
+        if note:
+            self.record.note("warning", note)
+
+    @property
+    def can_hear(self) -> bool:
+        """Its agent is at work: there is something to interrupt, and an agent to tell. A CLI that
+        has begun a turn, and asked no model yet, passes over an interruption; and of two messages
+        that come together it makes one turn.
+        """
+        if self._stage is None or self.steered:
+            return False
+        conversation = self._stage.conversation
+        at_work = conversation.at_work.is_set() and conversation.in_turn
+        return at_work and self._stage.reach.model.bill.begun
+
+    async def steer(self, text: str) -> bool:
+        """Stop what the agent is doing and tell it something; False if it cannot hear.
+
+        The turn that is under way is not the answer; the next one is. CliEnded if the CLI has gone.
+        """
+        if self._stage is None or not self.can_hear:
+            return False
+        self.steered += 1
+        await _interject(self._stage, text)
+        return True
+
+    async def hurry(self, text: str) -> None:
+        """The same to have it end; if it ends by itself in this moment, all the better."""
+        if self._stage is not None:
+            self.nudged = self.hurried = True
+            await _interject(self._stage, text)
+
+    # Its money, and what it hands to others
 
     @property
     def budget_usd(self) -> float | None:
         """What its agent may spend, itself or through others; None for no limit."""
-        budgets = (self.plan.agent.max_budget_usd, self.plan.task.budget_usd)
+        budgets = (self.prepared.agent.max_budget_usd, self.prepared.task.budget_usd)
         return min((budget for budget in budgets if budget is not None), default=None)
 
     @property
     def spent_usd(self) -> float:
         """What it has cost so far, with all that it has handed to others."""
-        usage = self.outcome.usage if self.reach is None else self.reach.model.usage
+        usage = self.usage if self._stage is None else self._stage.reach.model.bill.usage
         return usage.cost_usd + sum(errand.spent_usd for errand in self.errands)
 
     @property
@@ -67,34 +217,35 @@ class LiveRun:
         above = None if self.works_for is None else self.works_for.budget_left
         return min(left if above is None else [*left, above], default=None)
 
-    @property
-    def can_hear(self) -> bool:
-        """Its agent is at work: there is something to interrupt, and somebody to tell. A CLI that
-        has begun a turn, and asked no model yet, passes over an interruption; and of two messages
-        that come together it makes one turn.
-        """
-        if self.conversation is None or self.reach is None or self.outcome.steered:
-            return False
-        at_work = self.conversation.at_work.is_set() and self.conversation.in_turn
-        return at_work and self.reach.model.was_asked
+    async def delegate(self, agent: str, prompt: str, context: str) -> str:
+        """Have another agent do something for this one, in what is left of its time and money."""
+        mine, task = self.prepared.agent, self.prepared.task
+        if agent not in mine.subagents:
+            raise CallerRefused(f"you may run {', '.join(mine.subagents)}, and not {agent!r}")
+        if task.depth >= MAX_AGENT_DEPTH:
+            raise CallerRefused(f"agents run agents {MAX_AGENT_DEPTH} deep at most; do it yourself")
+        self.delegations += 1
+        if self.delegations > MAX_ERRANDS:
+            raise CallerRefused(f"that were {MAX_ERRANDS} tasks for others; do the rest yourself")
+        if self.budget_left is not None and self.budget_left <= 0:
+            raise CallerRefused("the budget is spent; answer with what you have")
+        child = Task(
+            agent=agent,
+            prompt=self.record.clean(prompt),
+            context=self.record.clean(context),
+            caller=mine.name,
+            budget_usd=self.budget_left,
+            timeout_seconds=max(1.0, self.clock.seconds - self.clock.spent),
+            parent_run_id=task.run_id,
+            depth=task.depth + 1,
+        )
+        self.record.note("delegated", f"{agent}: {prompt}", run_id=child.run_id)
+        result = await self.run_child(child)
+        if result.status != "completed":
+            raise RunRefused(f"{agent} {result.status} ({result.reason}): {result.message}")
+        return result.result if isinstance(result.result, str) else json.dumps(result.result)
 
-    async def steer(self, text: str) -> bool:
-        """Stop what the agent is doing and tell it something; False if it cannot hear.
 
-        The turn that is under way is not the answer; the next one is. CliEnded if the CLI has gone.
-        """
-        if self.conversation is None or not self.can_hear:
-            return False
-        self.outcome.steered += 1
-        await self._interject(self.conversation, text)
-        return True
-
-    async def hurry(self, text: str) -> None:
-        """The same to have it end; if it ends by itself in this moment, all the better."""
-        if self.conversation is not None:
-            self.outcome.nudged = self.outcome.hurried = True
-            await self._interject(self.conversation, text)
-
-    async def _interject(self, conversation: Conversation, text: str) -> None:
-        await conversation.interrupt()
-        await conversation.say(text)
+async def _interject(stage: Stage, text: str) -> None:
+    await stage.conversation.interrupt()
+    await stage.conversation.say(text)

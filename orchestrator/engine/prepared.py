@@ -5,20 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pydantic import SecretStr
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
 from orchestrator.engine.sessions.memory import MemoryText
-from orchestrator.engine.spares.spare import spare_key
-from orchestrator.plan import Place, Plan, plan
+from orchestrator.engine.spares.spare import spare_key, takes_spares
+from orchestrator.plan import STAND_IN_CONVERSATION, STAND_IN_TOKEN, Place, Plan, plan
 from orchestrator.store.session_rows import SessionKey
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What was found for a task."""
+class Prepared:
+    """What was found for a task, and what is made of it."""
 
     agent: AgentSpec
     task: Task
@@ -26,10 +27,22 @@ class Needs:
     variables: Mapping[str, str] = field(repr=False)
     """Of the orchestrator's; agent.md may name some."""
     values: Mapping[str, SecretStr]
+    """Of the agent's secrets, by their names."""
     memory: MemoryText
+    versions: tuple[str, ...] = ()
+    """What the plan's names stand for now: the image, the directories."""
+    at: float = field(default_factory=time.monotonic)
+    """When it was looked up."""
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What a run launches, with stand-ins for its token and for a new conversation's id."""
+        return self.planned(
+            STAND_IN_TOKEN, STAND_IN_CONVERSATION if self.agent.session.keep else ""
+        )
 
     def planned(self, token: str, conversation: str = "", resume: bool = False) -> Plan:
-        """What is made of it, for a stage with this token."""
+        """What a run launches whose container got this token."""
         return plan(
             self.agent,
             self.task,
@@ -42,21 +55,24 @@ class Needs:
             resume=resume,
         )
 
-
-@dataclass(frozen=True)
-class Prepared(Needs):
-    """A task that could begin now."""
-
-    plan: Plan
-    """With a stand-in for the token, which belongs to the stage."""
-    versions: tuple[str, ...] = ()
-    """What the plan's names stand for now: the image, the directories."""
-    at: float = field(default_factory=time.monotonic)
-    """When."""
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of the container: it is kept for a session, could serve any run, or serves this one."""
+        own = {"orchestrator.agent": self.agent.name}
+        if self.agent.session.keep:
+            return {**own, "orchestrator.session": self.session.text}
+        if takes_spares(self.agent):
+            return {**own, "orchestrator.spare": "yes"}
+        return {**own, "orchestrator.run": self.task.run_id}
 
     @property
     def secrets(self) -> tuple[str, ...]:
         return tuple(value.get_secret_value() for value in self.values.values())
+
+    @property
+    def variables_inside(self) -> tuple[str, ...]:
+        """Values of the orchestrator's variables that enter the container."""
+        return tuple(self.variables.get(name, "") for name in self.plan.secrets_inside)
 
     @property
     def spare_key(self) -> str:

@@ -26,7 +26,7 @@ MAX_VALUE = 4000
 MAX_ITEMS = 100
 """Of one list or object there; that there are more is said."""
 
-MAX_DEPTH = 32
+DATA_DEPTH = 32
 """Of lists in lists in an event's data; what lies deeper is left out."""
 
 LOOKED_AT = 16
@@ -34,19 +34,19 @@ LOOKED_AT = 16
 
 MAX_EVENTS = 20_000
 """Of one run, of what its agent does, of what is said to and asked by it, and of what the gateway
-saw, each. Whoever can write to the CLI's output can make up the first two."""
+saw, each. Any process in the container can make up the first two."""
 
 EVENTS_PER_SECOND = 100
-"""Unless somebody says otherwise."""
+"""Unless agent.md says otherwise."""
 
-TAIL = 20
+LOG_LINES = 20
 """How many last lines a failure repeats, and how many warnings any result."""
 
 Listener = Callable[[Event], None]
 
 
 class Record:
-    """One run's events, on their way to the store and to whoever listens."""
+    """One run's events, on their way to the store and to listeners."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Record:
         self._seq = 0
         self._kept = Counter[str]()
         self._flood = Flood(events_per_second)
-        self._tail: deque[str] = deque(maxlen=TAIL)
+        self._tail: deque[str] = deque(maxlen=LOG_LINES)
         self._warnings: dict[str, None] = {}
         self._ended: Event | None = None
 
@@ -77,14 +77,14 @@ class Record:
         self._listeners = (*self._listeners, listener)
 
     def note(self, kind: EventKind, text: str = "", **data: object) -> None:
-        """Something happened. Of the end nobody is told before `tell_end`."""
+        """Something happened. Listeners hear of the end from `tell_end` only."""
         if dropped := self._flood.dropped(kind):
             self._keep("warning", f"{dropped} events came too fast and were not kept", {})
         if self._flood.keeps(kind):
             self._keep(kind, text, data)
 
     def tell_end(self) -> None:
-        """The run's end is in the store; whoever listens may know."""
+        """The run's end is in the store; tell the listeners."""
         ended, self._ended = self._ended, None
         if ended is not None:
             self._tell(ended)
@@ -93,8 +93,8 @@ class Record:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:  # a pipe that nobody reads any more is no fault of the run's
-                log.debug("nobody hears of %s any more", self._run_id, exc_info=True)
+            except Exception:  # a listener's broken pipe is no fault of the run's
+                log.debug("a listener of %s failed", self._run_id, exc_info=True)
 
     def _keep(self, kind: EventKind, text: str, data: dict[str, object]) -> None:
         if kind not in ALWAYS:
@@ -112,11 +112,11 @@ class Record:
             at=time.time(),
             kind=kind,
             text=line,
-            data={key: self._bounded(value, MAX_DEPTH) for key, value in data.items()},
+            data={key: self._bounded(value, DATA_DEPTH) for key, value in data.items()},
         )
         self._pending.append(event)
         self._tail.append(f"{kind}: {line}" if line else kind)
-        if kind == "warning" and len(self._warnings) < TAIL:
+        if kind == "warning" and len(self._warnings) < LOG_LINES:
             self._warnings[line] = None
         if kind == "ended":
             self._ended = event
@@ -135,7 +135,7 @@ class Record:
                 log.warning("%d events of %s are not kept yet: %s", len(events), self._run_id, exc)
 
     def take(self) -> tuple[Event, ...]:
-        """What is not in the store yet, for whoever brings it there."""
+        """What is not in the store yet; the caller of this brings it there."""
         events, self._pending = tuple(self._pending), []
         return events
 

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
-from orchestrator.containers import exhaustion
-from orchestrator.containers.exhaustion import Strain
-from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import AgentSpec
-from orchestrator.domain.container import MIB
 from orchestrator.domain.result import ChangedFile, RunResult
 from orchestrator.engine.checkpoints import keep_checkpoints
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
-from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.record import Record
 from orchestrator.engine.stage import Stage
 from orchestrator.engine.turns import converse, keep_time, too_late
 from orchestrator.errors import CallerError, OrchestratorError
 from orchestrator.runners.signs import PermissionAsked
-from orchestrator.workspace.copies import COLLECT_SECONDS
 from orchestrator.workspace.reading.tree import Snapshot
+from orchestrator.workspace.transfer import COLLECT_SECONDS
 
 log = logging.getLogger(__name__)
 
-FLUSH_SECONDS = 0.5
+EVENT_FLUSH_SECONDS = 0.5
 """How often events go to the store while a run is under way."""
 
 EDIT_REFUSED = (
@@ -44,202 +46,189 @@ NOBODY_ASKED = "nobody could be asked to approve this call; do without it"
 NOT_KEPT = "the orchestrator could not write down how the run ended; its log says more"
 
 
-async def carry_out(
+async def execute(
     live: LiveRun, staged: AbstractAsyncContextManager[Stage], copies: Copies
 ) -> None:
-    """Carry out a run; how it ends is in its outcome. Only cancellation goes through, and
-    errors of the caller, who can mend them.
+    """Do what a run is for, on its stage; how that ends is in `live`. Raises only cancellation,
+    and errors that the caller can mend.
     """
-    plan, record, outcome = live.plan, live.record, live.outcome
-    work = _Work(live, copies)
+    plan, record = live.plan, live.record
+    stage: Stage | None = None
     try:
         async with copies.watched_git(plan, record), AsyncExitStack() as held:
-            try:
-                with live.clock.running() as limit:
-                    await work.do(await held.enter_async_context(staged))
-                if limit.cancelled_caught and not outcome.decided:
-                    outcome.fail("deadline", too_late(plan), "timed_out")
-            finally:
-                await work.hand_back()
+            with live.clock.running() as limit:
+                stage = await held.enter_async_context(staged)
+                try:
+                    with live.on_stage(stage):
+                        record.note("started", f"{plan.launch.argv[0]} in {stage.container.name}")
+                        # Copied while the CLI starts. Held until after the clock has stopped: the
+                        # agent's changes are read back even if its time is up.
+                        copied = _copied_workspace(live, stage, copies)
+                        snapshot = await held.enter_async_context(copied)
+                        await _work(live, stage, snapshot, copies)
+                finally:
+                    if _in_trouble(live, stage):
+                        await _warn_of_limits(live, stage)
+            if limit.cancelled_caught and not live.decided:
+                live.fail("deadline", too_late(plan), "timed_out")
     except CallerError:
         raise
     except OrchestratorError as exc:
-        if outcome.decided:  # the end was clear before the clearing up went wrong
+        if live.decided:  # the end was clear before the clearing up went wrong
             record.note("warning", str(exc))
         else:
-            outcome.fail("start_failed", str(exc))
+            live.fail("start_failed", str(exc))
     except Exception:
-        log.exception("run %s", plan.task.run_id)
-        if not outcome.decided:
-            outcome.fail("machinery", "the orchestrator failed; its log says more")
+        log.exception("run %s", live.run_id)
+        if not live.decided:
+            live.fail("machinery", "the orchestrator failed; its log says more")
     finally:
-        work.settle()
+        if stage is not None:  # requests that were under way when the conversation ended
+            live.note_use(stage)
 
 
-class _Work:
-    """What is done on one stage: a copy of the workspace in, a conversation, changes out."""
+@asynccontextmanager
+async def _copied_workspace(
+    live: LiveRun, stage: Stage, copies: Copies
+) -> AsyncIterator[Snapshot | None]:
+    """The workspace in the container, if the agent works on a copy of it; whatever becomes of the
+    run, what the agent changed there is in `live` afterwards.
+    """
+    plan, record = live.plan, live.record
+    if plan.copied_workspace is None:
+        yield None
+        return
+    snapshot = await copies.bring(plan.copied_workspace, plan.agent, stage.container, record)
+    try:
+        yield snapshot
+    finally:
+        await _hand_back(live, stage, snapshot, copies)
 
-    def __init__(self, live: LiveRun, copies: Copies) -> None:
-        self._live = live
-        self._plan = live.plan
-        self._record = live.record
-        self._outcome = live.outcome
-        self._copies = copies
-        self._snapshot: Snapshot | None = None
-        self._stage: Stage | None = None
 
-    async def do(self, stage: Stage) -> None:
-        plan, record, outcome = self._plan, self._record, self._outcome
-        self._stage = stage
-        conversation = stage.conversation
-        conversation.bind(record, plan.agent.resources.output_mb * MIB)
-        self._live.conversation, self._live.reach = conversation, stage.reach
-        record.note("started", f"{plan.launch.argv[0]} in {stage.container.name}")
+async def _hand_back(live: LiveRun, stage: Stage, snapshot: Snapshot, copies: Copies) -> None:
+    record, handed = live.record, None
+    with anyio.move_on_after(COLLECT_SECONDS, shield=True) as limit:
         try:
-            await self._copy_in(stage.container)  # while the CLI starts
-            async with anyio.create_task_group() as tasks:
-                self._mind_approvals(conversation, tasks)
-                tasks.start_soon(_keep_flushing, record)
-                tasks.start_soon(keep_time, self._live, conversation)
-                tasks.start_soon(self._watch_disk, stage, tasks.cancel_scope)
-                if self._snapshot is not None:
-                    save = partial(
-                        self._copies.checkpoint, plan, stage.container, self._snapshot, record
-                    )
-                    tasks.start_soon(keep_checkpoints, save, stage.container, record)
-                await converse(self._live, stage)
-                tasks.cancel_scope.cancel()
-        finally:
-            # Whoever they would tell has gone; from now on such calls are refused.
-            conversation.on_permission = conversation.on_withdrawn = None
-            self._live.conversation = None
-            outcome.note(conversation)
-            outcome.note_use(stage.reach)
-            self._live.reach = None  # the next run's bill is none of ours
-            if _in_trouble(stage, outcome):
-                stage.strain = await _warn_of_limits(stage, record)
+            handed = await copies.hand_back(live.plan, stage.container, snapshot, record)
+        except OrchestratorError as exc:
+            record.note("warning", f"the agent's changes are lost: {exc}")
+    if limit.cancelled_caught:
+        record.note("warning", "the agent's changes took too long to read; some may be lost")
+    if handed is None:
+        with anyio.CancelScope(shield=True):
+            handed = await copies.recall(live.run_id, record)
+    if handed is not None:
+        live.note_changes(handed.changed_files, handed.patch)
 
-    def _mind_approvals(self, conversation: Conversation, tasks: TaskGroup) -> None:
-        """Put tool calls that need somebody's word to him; what no rule allows is refused."""
-        agent, desk = self._plan.agent, self._live.desk
-        if not agent.ask_rules:
-            return
 
-        async def decide(asked: PermissionAsked) -> None:
-            try:
-                decided = await desk.approve(asked.call_id, asked.tool, asked.input)
-            except OrchestratorError as exc:  # the end of one call, not of the run
-                self._record.note("warning", f"{asked.tool} is refused: {exc}")
-                allowed, edited, why = False, None, NOBODY_ASKED
-            else:
-                allowed, edited, why = decided.approved, decided.new_input, decided.message
-            if edited is not None and _is_denied_in_part(agent, asked.tool):
-                # The CLI checks no rule for what was edited; nor could we, as it does.
-                allowed, why = False, EDIT_REFUSED
-                self._record.note("warning", why, call_id=asked.call_id)
-            with suppress(CliEnded):
-                await conversation.answer_permission(asked.request_id, allowed, edited, why)
+async def _work(live: LiveRun, stage: Stage, snapshot: Snapshot | None, copies: Copies) -> None:
+    """The conversation, and what has to go on beside it."""
+    plan, record, conversation = live.plan, live.record, stage.conversation
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_keep_flushing, record)
+        tasks.start_soon(keep_time, live, conversation)
+        tasks.start_soon(_watch_disk, live, stage, tasks.cancel_scope)
+        if snapshot is not None:
+            save = partial(copies.checkpoint, plan, stage.container, snapshot, record)
+            tasks.start_soon(keep_checkpoints, save, stage.container, record)
+        approvals = _Approvals(live, conversation, tasks)
+        with conversation.approved_by(approvals) if approvals.ask_rules else nullcontext():
+            await converse(live, stage)
+        tasks.cancel_scope.cancel()
 
-        async def withdraw(asked: PermissionAsked) -> None:
-            with suppress(OrchestratorError):  # it is over all the same
-                await desk.withdraw(asked.call_id)
 
-        conversation.allow_rules = agent.permissions.allow
-        conversation.ask_rules = agent.ask_rules
-        conversation.on_permission = lambda asked: tasks.start_soon(decide, asked)
-        conversation.on_withdrawn = lambda asked: tasks.start_soon(withdraw, asked)
+class _Approvals:
+    """Approver (conversation.py) that puts tool calls to the caller, through the run's desk."""
 
-    def settle(self) -> None:
-        """Count what was still under way when the conversation ended, however that was."""
-        if self._stage is not None:
-            self._outcome.note_use(self._stage.reach)
+    def __init__(self, live: LiveRun, conversation: Conversation, tasks: TaskGroup) -> None:
+        self._agent = live.plan.agent
+        self._desk = live.desk
+        self._record = live.record
+        self._conversation = conversation
+        self._tasks = tasks
+        self.allow_rules = self._agent.permissions.allow
+        self.ask_rules = self._agent.ask_rules
 
-    async def _watch_disk(self, stage: Stage, work: anyio.CancelScope) -> None:
-        limit = self._plan.agent.resources.disk_bytes
-        watch = exhaustion.DiskWatch(stage.container, limit)
-        seen, stage.disk_seen = stage.disk_seen, True
-        hit = await watch.until_full(at_once=not seen)
-        self._outcome.fail(hit.reason, hit.message)
-        work.cancel()
+    def ask(self, asked: PermissionAsked) -> None:
+        self._tasks.start_soon(self._decide, asked)
 
-    async def _copy_in(self, container: Container) -> None:
-        workspace = self._plan.copied_workspace
-        if workspace is not None:
-            self._snapshot = await self._copies.bring(
-                workspace, self._plan.agent, container, self._record
-            )
+    def withdraw(self, asked: PermissionAsked) -> None:
+        self._tasks.start_soon(self._withdraw, asked)
 
-    async def hand_back(self) -> None:
-        """What the agent changed in its copy, whatever became of the run."""
-        if self._snapshot is None or self._stage is None:
-            return
-        handed = None
-        with anyio.move_on_after(COLLECT_SECONDS, shield=True) as limit:
-            try:
-                handed = await self._copies.hand_back(
-                    self._plan, self._stage.container, self._snapshot, self._record
-                )
-            except OrchestratorError as exc:
-                self._record.note("warning", f"the agent's changes are lost: {exc}")
-        if limit.cancelled_caught:
-            said = "the agent's changes took too long to read; some may be lost"
-            self._record.note("warning", said)
-        if handed is None:
-            with anyio.CancelScope(shield=True):
-                handed = await self._copies.recall(self._live.run_id, self._record)
-        if handed is not None:
-            self._outcome.changed_files, self._outcome.patch = handed.changed_files, handed.patch
+    async def _decide(self, asked: PermissionAsked) -> None:
+        try:
+            decided = await self._desk.approve(asked.call_id, asked.tool, asked.input)
+        except OrchestratorError as exc:  # the end of one call, not of the run
+            self._record.note("warning", f"{asked.tool} is refused: {exc}")
+            allowed, edited, why = False, None, NOBODY_ASKED
+        else:
+            allowed, edited, why = decided.approved, decided.new_input, decided.message
+        if edited is not None and _is_denied_in_part(self._agent, asked.tool):
+            # The CLI checks no rule for an edited input; we cannot check them as it does.
+            allowed, why = False, EDIT_REFUSED
+            self._record.note("warning", why, call_id=asked.call_id)
+        with suppress(CliEnded):
+            await self._conversation.answer_permission(asked.request_id, allowed, edited, why)
+
+    async def _withdraw(self, asked: PermissionAsked) -> None:
+        with suppress(OrchestratorError):  # it is over all the same
+            await self._desk.withdraw(asked.call_id)
 
 
 def _is_denied_in_part(agent: AgentSpec, tool: str) -> bool:
     return any(rule.partition("(")[0] == tool for rule in agent.deny_rules)
 
 
-def _in_trouble(stage: Stage, outcome: Outcome) -> bool:
-    """Whether a limit may have been hit: asking takes a while, which one that waited has not."""
+async def _watch_disk(live: LiveRun, stage: Stage, work: anyio.CancelScope) -> None:
+    hit = await stage.until_disk_is_full(live.plan.agent.resources.disk_bytes)
+    live.fail(hit.reason, hit.message)
+    work.cancel()
+
+
+def _in_trouble(live: LiveRun, stage: Stage) -> bool:
+    """Whether a limit may have been hit. To ask takes a while; a run on a stage that waited is to
+    be answered at once, unless something went wrong.
+    """
     if not stage.waited:
         return True
-    troubled = outcome.status != "completed" or stage.conversation.tools_failed
+    troubled = live.status != "completed" or stage.conversation.tools_failed
     return troubled or stage.container.fate.out_of_memory.is_set()
 
 
-async def _warn_of_limits(stage: Stage, record: Record) -> Strain:
+async def _warn_of_limits(live: LiveRun, stage: Stage) -> None:
     """Note which limits were hit although the CLI went on, so that its result can be understood."""
-    container = stage.container
     with anyio.CancelScope(shield=True):  # bounded; a run that is out of time has most to tell
-        strain = await exhaustion.ask(container)
-    for hit in exhaustion.hits(strain.since(stage.strain), container.spec):
-        record.note("warning", f"{hit.reason}: {hit.message}", reason=hit.reason)
-    return strain
+        hits = await stage.limits.take_hits()
+    for hit in hits:
+        live.record.note("warning", f"{hit.reason}: {hit.message}", reason=hit.reason)
 
 
 async def _keep_flushing(record: Record) -> None:
     while True:
-        await anyio.sleep(FLUSH_SECONDS)
+        await anyio.sleep(EVENT_FLUSH_SECONDS)
         await record.flush()
 
 
 async def conclude(live: LiveRun) -> RunResult:
     """The envelope, and the run's last event."""
-    plan, record, outcome = live.plan, live.record, live.outcome
-    good = outcome.status == "completed"
+    plan, record = live.plan, live.record
+    good = live.status == "completed"
     await record.flush()
     record.note(  # and to be kept together with the envelope
-        "ended", outcome.message or outcome.status, status=outcome.status, reason=outcome.reason
+        "ended", live.message or live.status, status=live.status, reason=live.reason
     )
-    usage = outcome.usage
     said: dict[str, object] = {  # by others, or with words of theirs in it
-        "message": outcome.message,
-        "result": outcome.result,
-        "partial_text": "" if good else outcome.partial_text,
-        "schema_errors": () if good else outcome.schema_errors,
-        "model": outcome.model or plan.agent.model,
-        "session_id": outcome.session_id,
-        "session_note": outcome.session_note,
-        "denied_tools": outcome.denied_tools,
-        "denied_hosts": outcome.denied_hosts,
-        "patch": outcome.patch,
-        "failed_mcp_servers": outcome.failed_mcp_servers,
+        "message": live.message,
+        "result": live.result,
+        "partial_text": "" if good else live.partial_text,
+        "schema_errors": () if good else live.schema_errors,
+        "model": live.model or plan.agent.model,
+        "session_id": live.session_id,
+        "session_note": live.session_note,
+        "denied_tools": live.denied_tools,
+        "denied_hosts": live.denied_hosts,
+        "patch": live.patch,
+        "failed_mcp_servers": live.failed_mcp_servers,
         "warnings": record.warnings,
         "log_tail": () if good else record.tail,
     }
@@ -247,14 +236,14 @@ async def conclude(live: LiveRun) -> RunResult:
         "run_id": plan.task.run_id,
         "agent": plan.agent.name,
         "caller": plan.task.caller,
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "attempts": outcome.attempts,
-        "duration_ms": int((time.monotonic() - outcome.began) * 1000),
-        "cost_usd": round(usage.cost_usd, 6),
-        "usage": usage,
-        "session": outcome.session,
-        "changed_files": tuple(_clean_file(file, record) for file in outcome.changed_files),
+        "status": live.status,
+        "reason": live.reason,
+        "attempts": live.attempts,
+        "duration_ms": int((time.monotonic() - live.began) * 1000),
+        "cost_usd": round(live.usage.cost_usd, 6),
+        "usage": live.usage,
+        "session": live.session_name,
+        "changed_files": tuple(_clean_file(file, record) for file in live.changed_files),
     }
     clean = {key: record.clean_value(value) for key, value in said.items()}
     return RunResult.model_validate(ours | clean)

@@ -8,11 +8,9 @@ import anyio.to_thread
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt
 
 from orchestrator import output
-from orchestrator.containers import exhaustion
 from orchestrator.domain.result import Reason
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.live import LiveRun
-from orchestrator.engine.outcome import Outcome
 from orchestrator.engine.stage import Stage
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.plan import Plan
@@ -27,10 +25,10 @@ LAST_CALL_SHARE = 0.05
 LAST_CALL_SECONDS = 5.0
 """When so much is left, whatever is under way is interrupted."""
 
-READ_SECONDS = 20.0
+ANSWER_CHECK_SECONDS = 20.0
 """For an answer to be compared with its schema, on a machine under load."""
 
-TELL_SECONDS = 2.0
+OOM_NEWS_SECONDS = 2.0
 """After a CLI has died, for the engine to say that it was for want of memory."""
 
 NUDGE = (
@@ -45,7 +43,7 @@ class _Invalid(Exception):
 
 async def converse(live: LiveRun, stage: Stage) -> None:
     """Turn after turn until there is an answer, or a reason why there is none. Raises nothing."""
-    plan, record, outcome = live.plan, live.record, live.outcome
+    plan, record = live.plan, live.record
     conversation = stage.conversation
     message = plan.first_message
     policy = AsyncRetrying(
@@ -55,84 +53,80 @@ async def converse(live: LiveRun, stage: Stage) -> None:
     try:
         async for attempt in policy:
             with attempt:
-                outcome.attempts += 1
+                live.new_attempt()
                 await conversation.say(message)
-                ended = await _verdict(conversation, outcome)
-                if not await _answered(ended, plan, stage.reach.model, outcome):
-                    message = output.feedback(outcome.schema_errors, plan.agent.output_schema)
-                    record.note("schema_failed", "; ".join(outcome.schema_errors))
+                ended = await _verdict(live, conversation)
+                if not await _answered(live, ended, stage.reach.model):
+                    message = output.feedback(live.schema_errors, plan.agent.output_schema)
+                    record.note("schema_failed", "; ".join(live.schema_errors))
                     await record.flush()
                     raise _Invalid
     except RetryError:
-        outcome.fail(
+        live.fail(
             "invalid_output",
-            f"{plan.agent.name} answered {outcome.attempts} times, and never as its schema says; "
+            f"{plan.agent.name} answered {live.attempts} times, and never as its schema says; "
             "its last answer is in partial_text",
         )
     except CliEnded:
-        await _explain_end(stage, conversation, outcome)
+        await _explain_end(live, stage)
 
 
-async def _verdict(conversation: Conversation, outcome: Outcome) -> TurnEnded:
+async def _verdict(live: LiveRun, conversation: Conversation) -> TurnEnded:
     """The end of the turn; one that ended while something was being said is not the last."""
     while True:
         ended = await conversation.turn()
-        if outcome.steered:  # the next turn is the answer to what was said
-            outcome.steered -= 1
-        elif ended.interrupted and outcome.nudged:
-            outcome.nudged = False
-        else:
+        if not live.is_interim(ended.interrupted):
             return ended
-        outcome.attempts += 1
+        live.new_attempt()
 
 
-async def _answered(ended: TurnEnded, plan: Plan, access: ModelAccess, outcome: Outcome) -> bool:
-    """Fill in the outcome from a turn's verdict; False when the answer has to be sent back."""
-    if access.budget_exhausted and ended.reason != "ok":
-        outcome.fail(
+async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> bool:
+    """Decide the run's end by a turn's verdict; False when the answer has to be sent back."""
+    plan = live.plan
+    if access.bill.exhausted and ended.reason != "ok":
+        live.fail(
             "budget",
-            f"the run has cost ${access.usage.cost_usd:.4f} of ${access.budget_usd:.4f}; "
+            f"the run has cost ${access.bill.usage.cost_usd:.4f} of ${access.bill.budget_usd:.4f}; "
             "raise max_budget_usd, or ask for less",
         )
         return True
-    if ended.interrupted and not outcome.hurried:
-        outcome.fail("cli_crashed", f"the CLI gave up in the middle of a turn: {ended.text}")
+    if ended.interrupted and not live.hurried:
+        live.fail("cli_crashed", f"the CLI gave up in the middle of a turn: {ended.text}")
         return True
     if ended.interrupted:
-        outcome.fail("deadline", too_late(plan), "timed_out")
+        live.fail("deadline", too_late(plan), "timed_out")
         return True
     if ended.reason != "ok":
-        outcome.fail(ended.reason, ended.text or _MESSAGES.get(ended.reason, ended.reason))
+        live.fail(ended.reason, ended.text or _MESSAGES.get(ended.reason, ended.reason))
         return True
-    outcome.schema_errors = ()
     value: object = ended.text
     if plan.agent.output_format == "json":
         answer = await _read(ended.text, plan.agent.output_schema)
-        if answer.errors:
-            outcome.schema_errors = answer.errors
+        if not live.check(answer.errors):
             return False
         value = answer.value
-    outcome.status, outcome.reason, outcome.result = "completed", "ok", value
-    if outcome.hurried:
-        outcome.reason = "deadline"
-        outcome.message = "time was nearly up: this is what the agent had by then"
+    if live.hurried:
+        live.complete(value, "deadline", "time was nearly up: this is what the agent had by then")
+    else:
+        live.complete(value)
     return True
 
 
 async def _read(text: str, schema: dict[str, object] | None) -> output.Answer:
-    """Beside the event loop: a stranger wrote it, and may have made it slow to read.
+    """Compare an answer with its schema, off the event loop: the agent may have made it slow.
 
     What can take for ever is done by another process, since no thread can be stopped.
     """
     if not output.may_be_slow(text, schema):
         return await anyio.to_thread.run_sync(output.read_answer, text, schema)
     try:
-        with anyio.fail_after(READ_SECONDS):
+        with anyio.fail_after(ANSWER_CHECK_SECONDS):
             return await anyio.to_process.run_sync(
                 output.read_answer, text, schema, cancellable=True
             )
     except (TimeoutError, anyio.BrokenWorkerProcess):
-        said = f"the answer could not be compared with its schema in {READ_SECONDS:.0f} s; say less"
+        seconds = f"{ANSWER_CHECK_SECONDS:.0f} s"
+        said = f"the answer could not be compared with its schema in {seconds}; say less"
         return output.Answer(errors=(said,))
 
 
@@ -164,16 +158,16 @@ async def keep_time(live: LiveRun, conversation: Conversation) -> None:
         live.record.note("interrupted", "time is up")
         await conversation.interrupt()
     except CliEnded:
-        pass  # whoever waits for the turn finds out
+        pass  # `converse` finds out, too
 
 
-async def _explain_end(stage: Stage, conversation: Conversation, outcome: Outcome) -> None:
+async def _explain_end(live: LiveRun, stage: Stage) -> None:
     """The CLI is gone without a verdict: find out whose doing that was."""
-    container = stage.container
+    container, conversation = stage.container, stage.conversation
     if conversation.wrote_too_much:
-        outcome.fail("output_limit", _TOO_MUCH_OUTPUT)
+        live.fail("output_limit", _TOO_MUCH_OUTPUT)
         return
-    with anyio.move_on_after(TELL_SECONDS):
+    with anyio.move_on_after(OOM_NEWS_SECONDS):
         await container.fate.out_of_memory.wait()
     if container.wire.ended is not None:
         failure = await container.failure()
@@ -185,15 +179,13 @@ async def _explain_end(stage: Stage, conversation: Conversation, outcome: Outcom
             reason = "machinery"
         elif container.fate.exit_code in (137, 143):
             reason = "container_killed"
-        outcome.fail(reason, message)
+        live.fail(reason, message)
         return
     words = f"the CLI ended without a result: {conversation.last_words() or 'no last words'}"
-    strain = (await exhaustion.ask(container)).since(stage.strain)
-    hits = exhaustion.hits(strain, container.spec)
-    if hits:
-        outcome.fail(hits[0].reason, f"{hits[0].message}. Then {words}")
+    if hits := await stage.limits.hits():
+        live.fail(hits[0].reason, f"{hits[0].message}. Then {words}")
     else:
-        outcome.fail("cli_crashed", words)
+        live.fail("cli_crashed", words)
 
 
 _TOO_MUCH_OUTPUT = (

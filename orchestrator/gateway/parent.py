@@ -1,9 +1,9 @@
-"""The parent service: an MCP server through which an agent asks whoever called it.
+"""The parent service: an MCP server through which an agent asks its caller.
 
-Streamable HTTP, by hand: one POST, one answer. Who asks is known by the wire it comes through, so
-nothing that names a run is believed. A question waits for as long as it takes; meanwhile the answer
-is a stream of events that says now and then that it is still there, since claude takes a connection
-on which nothing comes for a broken one.
+Streamable HTTP, by hand: one POST, one answer (decisions/0012). A request belongs to the run whose
+wire it came through; nothing in it that names a run is believed. A question waits for as long as it
+takes; meanwhile the answer is a stream of events that says now and then that it is still there,
+since claude takes a connection on which nothing comes for a broken one.
 """
 
 from __future__ import annotations
@@ -19,24 +19,31 @@ import anyio.abc
 
 from orchestrator import __version__
 from orchestrator.errors import OrchestratorError
+from orchestrator.gateway.http.byte_stream import ByteStream
 from orchestrator.gateway.http.headers import Headers
-from orchestrator.gateway.http.server import ByteStream, Request, Response, Room, serve_http
+from orchestrator.gateway.http.server import (
+    BodyRoom,
+    HttpRequest,
+    HttpResponse,
+    plain_response,
+    serve_http,
+)
 
 log = logging.getLogger(__name__)
 
-PATH = "/mcp"
+PARENT_PATH = "/mcp"
 
-VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Of the protocol, the newest first: what whoever asks for another one is offered."""
+PARENT_PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Of the protocol, the newest first, which a client that asks for another one is offered."""
 
-BODY_BYTES = 256 * 1024
+MAX_MESSAGE_BYTES = 256 * 1024
 """One message; the longest question and its default answer fit, however they are escaped."""
 
-ROOM_BYTES = 16 * BODY_BYTES
+MESSAGE_ROOM_BYTES = 16 * MAX_MESSAGE_BYTES
 """All messages that are held at once."""
 
 QUESTION_CHARS = 16_000
-"""A question, or the answer to use when nobody gives one."""
+"""A question, or the answer to use when the caller gives none."""
 
 SUMMARY_CHARS = 2_000
 STATUS_CHARS = 100
@@ -45,7 +52,7 @@ MAX_WAITING = 16
 """Questions of one container that wait at the same time."""
 
 MAX_TOLD = 1000
-"""Status reports of one run. More are answered, and told to nobody."""
+"""Status reports of one run that are passed on. The agent is told when there are more."""
 
 ALIVE_SECONDS = 15.0
 """Between two signs that a question still waits."""
@@ -120,11 +127,11 @@ _EVENTS: Headers = (("content-type", "text/event-stream"), ("cache-control", "no
 
 _PARSE_ERROR, _INVALID_REQUEST, _UNKNOWN_METHOD, _INVALID_PARAMS = -32700, -32600, -32601, -32602
 
-Json = dict[str, object]
+RpcObject = dict[str, object]
 
 
 class ParentAccess:
-    """One container's way to whoever called it; it leads somewhere while it is bound to a run.
+    """One container's way to the caller of the run that it is bound to.
 
     The server itself is always there, so that a CLI that was started early finds it.
     """
@@ -142,14 +149,14 @@ class ParentAccess:
         self._tools = tuple(tools)
         self._told = 0
         self._waiting: set[_Question] = set()
-        self._room = Room(ROOM_BYTES)
+        self._room = BodyRoom(MESSAGE_ROOM_BYTES)
 
     def bind(self, ask: Ask, tell: Tell, delegate: Delegate | None = None) -> None:
         """From now on questions and reports are this run's."""
         self._ask, self._tell, self._delegate, self._told = ask, tell, delegate, 0
 
     def revoke(self) -> None:
-        """Nobody is there any more: what waits is given up, with a word to whoever waits."""
+        """The run has ended: give up the questions that wait, and tell the agent so."""
         self._ask = self._tell = self._delegate = None
         for question in self._waiting:
             question.give_up()
@@ -160,23 +167,23 @@ class ParentAccess:
             await serve_http(stream, partial(self._answer, tasks), self._room)
             tasks.cancel_scope.cancel()
 
-    async def _answer(self, tasks: anyio.abc.TaskGroup, request: Request) -> Response:
+    async def _answer(self, tasks: anyio.abc.TaskGroup, request: HttpRequest) -> HttpResponse:
         if request.header("origin"):
-            return _plain(403, "no page of a browser has business here")
-        if request.path != PATH:
-            return _plain(404, f"the parent is at {PATH}")
+            return plain_response(403, "no page of a browser has business here")
+        if request.path != PARENT_PATH:
+            return plain_response(404, f"the parent is at {PARENT_PATH}")
         if request.method == "DELETE":
-            return Response(200)  # a session is nothing that we keep
+            return HttpResponse(200)  # a session is nothing that we keep
         if request.method != "POST":
-            return _plain(405, "POST one message; nothing is sent unasked")
+            return plain_response(405, "POST one message; nothing is sent unasked")
         message = _message(request.body)
-        if isinstance(message, Response):
+        if isinstance(message, HttpResponse):
             return message
         method, number, params = message
         if number is None:
             if method == "notifications/cancelled":
                 self._cancel(_key(request, params.get("requestId")))
-            return Response(202)
+            return HttpResponse(202)
         if method == "tools/call":
             return self._call(tasks, request, number, params)
         if method == "initialize":
@@ -192,8 +199,12 @@ class ParentAccess:
         return _error(number, _UNKNOWN_METHOD, f"there is no method {method[:100]!r} here")
 
     def _call(
-        self, tasks: anyio.abc.TaskGroup, request: Request, number: int | str, params: Json
-    ) -> Response:
+        self,
+        tasks: anyio.abc.TaskGroup,
+        request: HttpRequest,
+        number: int | str,
+        params: RpcObject,
+    ) -> HttpResponse:
         name, arguments = params.get("name"), _dict(params, "arguments")
         if name not in self._tools:
             there = " and ".join(self._tools) or "none"
@@ -208,7 +219,7 @@ class ParentAccess:
         self._waiting.add(question)
         tasks.start_soon(question.ask)
         body = _events(question, number, _dict(params, "_meta").get("progressToken"))
-        return Response(200, _EVENTS, body, partial(self._let_go, question))
+        return HttpResponse(200, _EVENTS, body, partial(self._let_go, question))
 
     def _report(self, arguments: Mapping[str, object]) -> str:
         summary = _argument(arguments, "summary", SUMMARY_CHARS)
@@ -241,7 +252,7 @@ class ParentAccess:
         return _Question(key, partial(self._delegate, agent, prompt, context))
 
     async def _let_go(self, question: _Question) -> None:
-        question.give_up()  # whoever asked may have gone
+        question.give_up()  # the client may have hung up
         self._waiting.discard(question)
 
     def _cancel(self, key: tuple[str, object]) -> None:
@@ -263,7 +274,7 @@ class _Question:
     def __init__(self, key: tuple[str, object], ask: Callable[[], Awaitable[str]]) -> None:
         self.key = key
         self.settled = anyio.Event()
-        self.result: Json = _text(
+        self.result: RpcObject = _text(
             "the question was withdrawn before it was answered", is_error=True
         )
         self._ask = ask
@@ -307,10 +318,10 @@ def _event(message: bytes) -> bytes:
     return b"event: message\ndata: " + message + b"\n\n"
 
 
-def _message(body: bytes) -> tuple[str, int | str | None, Json] | Response:
+def _message(body: bytes) -> tuple[str, int | str | None, RpcObject] | HttpResponse:
     """The method, the request's number (None for a notification) and the parameters."""
-    if len(body) > BODY_BYTES:
-        return _plain(413, f"a message has at most {BODY_BYTES} bytes")
+    if len(body) > MAX_MESSAGE_BYTES:
+        return plain_response(413, f"a message has at most {MAX_MESSAGE_BYTES} bytes")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -320,7 +331,7 @@ def _message(body: bytes) -> tuple[str, int | str | None, Json] | Response:
     if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
         return _error(None, _INVALID_REQUEST, "that is no JSON-RPC 2.0", status=400)
     if "method" not in value and ("result" in value or "error" in value):
-        return Response(202)  # an answer, though nothing was asked
+        return HttpResponse(202)  # an answer, though nothing was asked
     method, number, params = value.get("method"), value.get("id"), value.get("params", {})
     plain = isinstance(number, (int, str)) and not isinstance(number, bool)
     if not isinstance(method, str) or not (number is None or plain):
@@ -330,16 +341,18 @@ def _message(body: bytes) -> tuple[str, int | str | None, Json] | Response:
     return method, number, params
 
 
-def _introduction(params: Mapping[str, object]) -> Json:
+def _introduction(params: Mapping[str, object]) -> RpcObject:
     asked = params.get("protocolVersion")
     return {
-        "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+        "protocolVersion": asked
+        if asked in PARENT_PROTOCOL_VERSIONS
+        else PARENT_PROTOCOL_VERSIONS[0],
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "parent", "version": __version__},
     }
 
 
-def _dict(values: Mapping[str, object], key: str) -> Json:
+def _dict(values: Mapping[str, object], key: str) -> RpcObject:
     value = values.get(key)
     return value if isinstance(value, dict) else {}
 
@@ -357,28 +370,24 @@ def _argument(
     return value.encode(errors="replace").decode()  # half a character is none
 
 
-def _key(request: Request, number: object) -> tuple[str, object]:
+def _key(request: HttpRequest, number: object) -> tuple[str, object]:
     """Two programs inside may both have a request 1."""
     return request.header("mcp-session-id"), number
 
 
-def _text(text: str, *, is_error: bool = False) -> Json:
+def _text(text: str, *, is_error: bool = False) -> RpcObject:
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
 
-def _reply(number: int | str, result: Json) -> bytes:
+def _reply(number: int | str, result: RpcObject) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
 
 
-def _result(number: int | str, result: Json, *headers: tuple[str, str]) -> Response:
-    return Response(200, (*_JSON, *headers), _reply(number, result))
+def _result(number: int | str, result: RpcObject, *headers: tuple[str, str]) -> HttpResponse:
+    return HttpResponse(200, (*_JSON, *headers), _reply(number, result))
 
 
-def _error(number: int | str | None, code: int, why: str, *, status: int = 200) -> Response:
+def _error(number: int | str | None, code: int, why: str, *, status: int = 200) -> HttpResponse:
     error = {"code": code, "message": why}
     body = json.dumps({"jsonrpc": "2.0", "id": number, "error": error}).encode()
-    return Response(status, _JSON, body)
-
-
-def _plain(status: int, why: str) -> Response:
-    return Response(status, (("content-type", "text/plain; charset=utf-8"),), f"{why}\n".encode())
+    return HttpResponse(status, _JSON, body)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import EGRESS_PORT, MODEL_PORT, PARENT_PORT, ROUTES_PORT
 from orchestrator.gateway.egress.access import EgressAccess
-from orchestrator.gateway.http.server import ByteStream
+from orchestrator.gateway.http.byte_stream import ByteStream
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.parent import ParentAccess
 from orchestrator.gateway.secrets.routes import RouteAccess
@@ -15,8 +15,8 @@ from orchestrator.redaction import Sought
 
 
 class Reach:
-    """The services of one container. They are there for the run that they are bound to, and for
-    nobody before, between and after.
+    """The services of one container. They answer for the run that they are bound to; before,
+    between and after runs they refuse.
     """
 
     def __init__(self, model: ModelAccess, parent_tools: Sequence[str] = ()) -> None:
@@ -25,10 +25,10 @@ class Reach:
         self.egress: EgressAccess | None = None
         self.routes: RouteAccess | None = None
         self.parent = ParentAccess(tools=parent_tools)
-        """There before anybody asks: the CLI looks for it when it starts."""
+        """There before a run is: the CLI looks for it when it starts."""
         self.sought = Sought(model.token)
-        """For whoever keeps a record: to make this takes longer than most of what a run waits for,
-        and is done before it."""
+        """The token, ready to be found in the run's record: making this takes milliseconds, for
+        which no run should wait."""
         model.wait()
 
     async def offer(self, container: Container) -> None:
@@ -43,7 +43,7 @@ class Reach:
         self.egress, self.routes = egress, routes
 
     def revoke(self) -> None:
-        """Nothing is to be reached any more."""
+        """From now on the container reaches nothing."""
         self.model.revoke()
         if self.egress is not None:
             self.egress.revoke()
@@ -53,7 +53,7 @@ class Reach:
 
     @property
     def denied_hosts(self) -> tuple[str, ...]:
-        """Where the agent wanted to go, and was not let."""
+        """host:port of what egress refused."""
         return () if self.egress is None else self.egress.denied_hosts
 
     async def _serve_egress(self, stream: ByteStream) -> None:

@@ -1,28 +1,28 @@
-"""A field of a stranger's JSON -> a value of the type that is wanted, or an empty one.
+"""A field of untrusted JSON -> a value of the type that is wanted, or an empty one.
 
-Nothing that is in there is an error: whoever writes it may be the CLI, or anybody in the container.
+Nothing that is in there is an error: the CLI writes it, or any other process in the container.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-MAX_ITEMS = 1000
+LIST_ITEMS = 1000
 """Of a list that is gone through; what comes after is passed over."""
 
-MAX_PARTS = 10_000
+VALUE_PARTS = 10_000
 """Of a value that is handed on whole."""
 
-MAX_TEXT = 1024 * 1024
+TEXT_CHARS = 1024 * 1024
 """Of one text. A model does not say so much at once, and a tool's result is cut before."""
 
-MAX_DEPTH = 32
+VALUE_DEPTH = 32
 """How deep a value may be nested before the rest of it is left out."""
 
 
 def clean(text: str) -> str:
     """Text that UTF-8 can carry, and not too long: in JSON, "\\ud800" is half a character."""
-    return text[:MAX_TEXT].encode(errors="replace").decode()
+    return text[:TEXT_CHARS].encode(errors="replace").decode()
 
 
 def text_of(values: Mapping[str, object], key: str) -> str:
@@ -50,13 +50,13 @@ def texts_of(values: Mapping[str, object], key: str) -> tuple[str, ...]:
 
 def bounded_dict_of(values: Mapping[str, object], key: str) -> dict[str, object]:
     """A mapping with all that is in it, to be shown to others: clean, and not too deep."""
-    whole = _bounded(dict_of(values, key), MAX_DEPTH + 1, [MAX_PARTS])
+    whole = _bounded(dict_of(values, key), VALUE_DEPTH + 1, [VALUE_PARTS])
     return whole if isinstance(whole, dict) else {}
 
 
 def _list_of(values: Mapping[str, object], key: str) -> list[object]:
     value = values.get(key)
-    return value[:MAX_ITEMS] if isinstance(value, list) else []
+    return value[:LIST_ITEMS] if isinstance(value, list) else []
 
 
 def _bounded(value: object, depth: int, left: list[int]) -> object:

@@ -1,43 +1,23 @@
 """Questions, approvals and orders in the store: how processes talk about a run.
 
-Whoever holds the run's wire asks and acts; anybody of the same state directory answers. Each answer
-is one conditional write, so that it is given once, and kept before anybody is told.
+The process that holds the run's wire asks and acts; any process of the same state directory
+answers. Each answer is one conditional write: of two answers the first counts, and it is in the
+store before the agent is told.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
+from typing import NamedTuple
 
 from orchestrator.domain.exchange import Approval, Decision, Order, Question
 from orchestrator.store.runs import Store
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS questions (
-    message_id TEXT PRIMARY KEY, run_id TEXT NOT NULL, question TEXT NOT NULL,
-    status TEXT NOT NULL, asked REAL NOT NULL, deadline REAL NOT NULL,
-    default_answer TEXT NOT NULL, answer TEXT, answered REAL);
-CREATE INDEX IF NOT EXISTS questions_by_run ON questions (run_id);
-CREATE TABLE IF NOT EXISTS approvals (
-    call_id TEXT NOT NULL, run_id TEXT NOT NULL, tool TEXT NOT NULL, input TEXT NOT NULL,
-    decision TEXT NOT NULL, asked REAL NOT NULL, deadline REAL NOT NULL, new_input TEXT,
-    message TEXT NOT NULL DEFAULT '', PRIMARY KEY (run_id, call_id)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS orders (
-    order_id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
-    created REAL NOT NULL, taken REAL);
-CREATE INDEX IF NOT EXISTS open_orders ON orders (taken, run_id);
-CREATE INDEX IF NOT EXISTS orders_by_run ON orders (run_id);
-"""
-
-_QUESTIONS = (
-    "SELECT message_id, run_id, question, status, asked, deadline, default_answer, answer, "
-    "answered FROM questions"
-)
-_APPROVALS = (
-    "SELECT call_id, run_id, tool, input, decision, asked, deadline, new_input, message "
-    "FROM approvals"
-)
-
+_QUESTIONS = f"SELECT {', '.join(Question.model_fields)} FROM questions"  # noqa: S608 our own text
+_APPROVALS = f"SELECT {', '.join(Approval.model_fields)} FROM approvals"  # noqa: S608 the same
+_ORDERS = f"SELECT {', '.join(Order.model_fields)} FROM orders"  # noqa: S608 the same
 
 _UNDER_WAY = "ended IS NULL"
 _OF_RUN_UNDER_WAY = f"run_id IN (SELECT run_id FROM runs WHERE {_UNDER_WAY})"  # noqa: S608 our own text
@@ -45,17 +25,25 @@ _OPEN_QUESTION = f"status = 'pending_parent_reply' AND {_OF_RUN_UNDER_WAY}"
 _OPEN_APPROVAL = f"decision = 'pending' AND {_OF_RUN_UNDER_WAY}"
 
 
+class OpenExchanges(NamedTuple):
+    """Ids of runs that wait for an answer or a decision, for themselves or for a run that works
+    for them.
+    """
+
+    questions: frozenset[str]
+    approvals: frozenset[str]
+
+
 class Exchanges:
-    """Reads and writes them."""
+    """Reads and writes questions, approvals and orders."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        store.create(SCHEMA)
+        self._database = store.database
 
     # Questions
 
     async def ask(self, question: Question) -> None:
-        await self._store.write(
+        await self._database.write(
             "INSERT INTO questions (message_id, run_id, question, status, asked, deadline, "
             "default_answer) VALUES (?, ?, ?, ?, ?, ?, ?)",
             question.message_id,
@@ -79,7 +67,7 @@ class Exchanges:
         )
 
     async def acknowledge(self, run_id: str, message_id: str) -> bool:
-        """The agent has it; False if it has it already, or there is none."""
+        """Note that the agent has the answer; False if it had it already, or there is none."""
         return await self._changed(
             "UPDATE questions SET status = 'acknowledged_by_subagent' "
             "WHERE run_id = ? AND message_id = ? AND status = 'parent_replied'",
@@ -88,10 +76,10 @@ class Exchanges:
         )
 
     async def question(self, run_id: str, message_id: str) -> Question | None:
-        rows = await self._store.select(
+        rows = await self._database.select(
             f"{_QUESTIONS} WHERE run_id = ? AND message_id = ?", run_id, message_id
         )
-        return _question(rows[0]) if rows else None
+        return Question(**rows[0]) if rows else None
 
     async def questions(self, run_id: str = "", *, pending: bool = False) -> tuple[Question, ...]:
         """Of one run, or of all, in the order they were asked.
@@ -99,12 +87,12 @@ class Exchanges:
         Those that wait for an answer are of runs that have not ended.
         """
         where = _OPEN_QUESTION if pending else "1"
-        rows = await self._store.select(
+        rows = await self._database.select(
             f"{_QUESTIONS} WHERE {where} AND (run_id = ? OR ? = '') ORDER BY asked, message_id",
             run_id,
             run_id,
         )
-        return tuple(_question(row) for row in rows)
+        return tuple(Question(**row) for row in rows)
 
     # Approvals
 
@@ -143,7 +131,7 @@ class Exchanges:
         )
 
     async def approval(self, run_id: str, call_id: str) -> Approval | None:
-        rows = await self._store.select(
+        rows = await self._database.select(
             f"{_APPROVALS} WHERE run_id = ? AND call_id = ?", run_id, call_id
         )
         return _approval(rows[0]) if rows else None
@@ -151,17 +139,33 @@ class Exchanges:
     async def approvals(self, run_id: str = "", *, pending: bool = False) -> tuple[Approval, ...]:
         """Of one run, or of all, in the order they were asked for; see `questions`."""
         where = _OPEN_APPROVAL if pending else "1"
-        rows = await self._store.select(
+        rows = await self._database.select(
             f"{_APPROVALS} WHERE {where} AND (run_id = ? OR ? = '') ORDER BY asked, call_id",
             run_id,
             run_id,
         )
-        return tuple(_approval(row) for row in rows)
+        return tuple(map(_approval, rows))
+
+    # Both
+
+    async def asking(self) -> OpenExchanges:
+        """The runs that wait, with those that they work for, however far up; one query."""
+        rows = await self._database.select(
+            "WITH RECURSIVE asking (run_id, what) AS ("  # noqa: S608 our own text
+            f"SELECT run_id, 'question' FROM questions WHERE {_OPEN_QUESTION} "
+            f"UNION SELECT run_id, 'approval' FROM approvals WHERE {_OPEN_APPROVAL} "
+            "UNION SELECT json_extract(runs.task, '$.parent_run_id'), what "
+            "FROM asking JOIN runs USING (run_id)) SELECT run_id, what FROM asking"
+        )
+        return OpenExchanges(
+            questions=frozenset(run_id for run_id, what in rows if what == "question"),
+            approvals=frozenset(run_id for run_id, what in rows if what == "approval"),
+        )
 
     # Orders
 
     async def order(self, run_id: str, kind: str, text: str = "") -> bool:
-        """False if the run has ended: nobody would carry it out."""
+        """False if the run has ended: no process would carry it out."""
         return await self._changed(
             "INSERT INTO orders (run_id, kind, text, created) "  # noqa: S608 our own text
             f"SELECT run_id, ?, ?, ? FROM runs WHERE run_id = ? AND {_UNDER_WAY}",
@@ -172,15 +176,14 @@ class Exchanges:
         )
 
     async def open_orders(self) -> tuple[Order, ...]:
-        rows = await self._store.select(
-            "SELECT order_id, run_id, kind, text FROM orders "  # noqa: S608 our own text
-            f"WHERE taken IS NULL AND {_OF_RUN_UNDER_WAY} ORDER BY order_id"
+        """Those of runs under way that no process has taken, the oldest first."""
+        rows = await self._database.select(
+            f"{_ORDERS} WHERE taken IS NULL AND {_OF_RUN_UNDER_WAY} ORDER BY order_id"
         )
-        keys = ("order_id", "run_id", "kind", "text")
-        return tuple(Order.model_validate(dict(zip(keys, row, strict=True))) for row in rows)
+        return tuple(Order(**row) for row in rows)
 
     async def take(self, order_id: int) -> bool:
-        """False if somebody has it already: an order is carried out once."""
+        """False if another process has taken it: an order is carried out once."""
         return await self._changed(
             "UPDATE orders SET taken = ? WHERE order_id = ? AND taken IS NULL",
             time.time(),
@@ -188,31 +191,22 @@ class Exchanges:
         )
 
     async def put_back(self, order_id: int) -> None:
-        """It could not be carried out after all."""
-        await self._store.write("UPDATE orders SET taken = NULL WHERE order_id = ?", order_id)
+        """Leave an order to the next process that looks: it could not be carried out after all."""
+        await self._database.write("UPDATE orders SET taken = NULL WHERE order_id = ?", order_id)
 
     async def unheard(self, run_id: str) -> tuple[str, ...]:
-        """What an agent was told and did not hear; final when its run has ended."""
-        rows = await self._store.select(
+        """What callers said and the agent has not heard; final when its run has ended."""
+        rows = await self._database.select(
             "SELECT text FROM orders WHERE run_id = ? AND kind = 'say' AND taken IS NULL "
             "ORDER BY order_id",
             run_id,
         )
-        return tuple(row[0] for row in rows)
+        return tuple(row["text"] for row in rows)
 
     async def _changed(self, sql: str, *values: object) -> bool:
-        return await self._store.write(sql, *values) == 1
+        return await self._database.write(sql, *values) == 1
 
 
-def _question(row: tuple[str, ...]) -> Question:
-    keys = ("message_id", "run_id", "question", "status", "asked", "deadline", "default_answer")
-    fields = dict(zip((*keys, "answer", "answered"), row, strict=True))
-    return Question.model_validate(fields)
-
-
-def _approval(row: tuple[str, ...]) -> Approval:
-    keys = ("call_id", "run_id", "tool", "input", "decision", "asked", "deadline", "new_input")
-    fields: dict[str, object] = dict(zip((*keys, "message"), row, strict=True))
-    fields["input"] = json.loads(row[3])
-    fields["new_input"] = json.loads(row[7]) if row[7] else None
-    return Approval.model_validate(fields)
+def _approval(row: sqlite3.Row) -> Approval:
+    new_input = json.loads(row["new_input"]) if row["new_input"] else None
+    return Approval(**{**row, "input": json.loads(row["input"]), "new_input": new_input})

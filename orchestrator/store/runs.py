@@ -1,52 +1,23 @@
-"""What happened, kept: runs and their events, in SQLite, shared by all orchestrators of a user."""
+"""Runs and their events in the store."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar, get_args
-
-import anyio
-import anyio.to_thread
+from typing import get_args
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import FINAL, TRANSITIONS, Reason, RunResult, RunStatus
 from orchestrator.domain.task import Task
-from orchestrator.errors import StoreFailed
+from orchestrator.store.database import Database
+from orchestrator.store.schema import RUN_TABLES
 
-BUSY_SECONDS = 30.0
-"""For another orchestrator that is writing."""
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS runs (
-    run_id TEXT PRIMARY KEY, agent TEXT NOT NULL, caller TEXT NOT NULL, status TEXT NOT NULL,
-    reason TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL, task TEXT NOT NULL, result TEXT,
-    created REAL NOT NULL, ended REAL);
-CREATE INDEX IF NOT EXISTS runs_by_time ON runs (created);
-CREATE INDEX IF NOT EXISTS runs_by_all ON runs (caller, agent, status, created);
-CREATE INDEX IF NOT EXISTS runs_by_parent ON runs (json_extract(task, '$.parent_run_id'));
-CREATE INDEX IF NOT EXISTS runs_under_way ON runs (created) WHERE ended IS NULL;
-CREATE INDEX IF NOT EXISTS runs_by_agent ON runs (agent, created);
-CREATE INDEX IF NOT EXISTS runs_by_status ON runs (status, created);
-CREATE INDEX IF NOT EXISTS runs_by_caller ON runs (caller, created);
-CREATE TABLE IF NOT EXISTS events (
-    run_id TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, kind TEXT NOT NULL,
-    text TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (run_id, seq)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sessions (
-    agent TEXT NOT NULL, caller TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL,
-    owner TEXT NOT NULL, conversation TEXT NOT NULL, runs INTEGER NOT NULL, created REAL NOT NULL,
-    used REAL NOT NULL, expires REAL NOT NULL, wanted INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (agent, caller, name)) WITHOUT ROWID;
-"""
-
-P = ParamSpec("P")
-T = TypeVar("T")
+ROW_BYTES = 100
+"""Roughly what a row takes on the disk besides its texts."""
 
 
 class RunRecord(Frozen):
@@ -69,38 +40,39 @@ class RunRecord(Frozen):
     result: RunResult | None
 
 
+class EndedRun(Frozen):
+    """A run that may be removed."""
+
+    run_id: str
+    ended: float
+    size_bytes: int
+    """Roughly what its rows take on the disk."""
+
+
 class Store:
-    """One connection and one thread for it: writes are in order, and nothing blocks the loop."""
+    """Reads and writes runs and their events; holds the database that other tables are in too."""
 
     def __init__(self, path: Path, owner: str = "") -> None:
-        self._path = path
+        self.database = Database(path)
         self._owner = owner
-        self._limiter = anyio.CapacityLimiter(1)
-        with self._explained():
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = sqlite3.connect(
-                path, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None
-            )
-            path.chmod(0o600)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-        self.create(SCHEMA)
-
-    def create(self, schema: str) -> None:
-        """Have tables. Blocks."""
-        with self._explained():
-            self._db.executescript(schema)
 
     def close(self) -> None:
-        self._db.close()
+        self.database.close()
+
+    async def version(self) -> int:
+        """A number that grows when anything in the store has changed, in whichever process."""
+        return await self.database.version()
 
     async def add_run(self, task: Task) -> None:
-        row = (task.run_id, task.agent, task.caller, "pending", self._owner)
-        await self._call(
-            self._db.execute,
+        await self.database.write(
             "INSERT INTO runs (run_id, agent, caller, status, owner, task, created) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*row, task.model_dump_json(), time.time()),
+            "VALUES (?, ?, ?, 'pending', ?, ?, ?)",
+            task.run_id,
+            task.agent,
+            task.caller,
+            self._owner,
+            task.model_dump_json(),
+            time.time(),
         )
 
     async def set_status(self, run_id: str, status: RunStatus) -> bool:
@@ -112,7 +84,7 @@ class Store:
             return False
         where, before = _leading_to(status)
         sql = f"UPDATE runs SET status = ? WHERE run_id = ? AND {where}"  # noqa: S608 our own text
-        return await self.write(sql, status, run_id, *before) == 1
+        return await self.database.write(sql, status, run_id, *before) == 1
 
     async def finish(self, result: RunResult, last: Sequence[Event] = ()) -> bool:
         """False if the run had ended already: the first end counts.
@@ -129,21 +101,24 @@ class Store:
         ended = (result.status, result.reason, result.model_dump_json(), time.time())
         rows = [_event_row(event) for event in last]
 
-        def execute() -> bool:
-            with self._transaction():
-                if self._db.execute(sql, (*ended, result.run_id, *before)).rowcount != 1:
-                    return False
-                self._db.executemany(_INSERT_EVENT, rows)
+        def write(db: sqlite3.Connection) -> bool:
+            if db.execute(sql, (*ended, result.run_id, *before)).rowcount != 1:
+                return False
+            db.executemany(_INSERT_EVENT, rows)
             return True
 
-        return await self._call(execute)
+        return await self.database.atomically(write)
+
+    async def run(self, run_id: str) -> RunRecord | None:
+        rows = await self.database.select(f"{_RUNS} WHERE run_id = ?", run_id)
+        return _record(rows[0]) if rows else None
 
     async def find_runs(
         self,
-        caller: str | None,
-        statuses: Sequence[RunStatus],
-        agent: str,
-        limit: int,
+        caller: str | None = None,
+        statuses: Sequence[RunStatus] = (),
+        agent: str = "",
+        limit: int = 50,
         *,
         results: bool = False,
     ) -> tuple[RunRecord, ...]:
@@ -163,13 +138,18 @@ class Store:
         where = " AND ".join(conditions)
         chosen = _RUNS if results else _RUNS_WITHOUT_RESULTS
         sql = f"{chosen} WHERE {where} ORDER BY created DESC LIMIT ?"
-        rows = await self.select(sql, *values, limit)
-        return tuple(_record(row) for row in rows)
+        rows = await self.database.select(sql, *values, limit)
+        return tuple(map(_record, rows))
+
+    async def unfinished(self) -> tuple[RunRecord, ...]:
+        """Runs that have not ended, of all orchestrators, the oldest first."""
+        rows = await self.database.select(f"{_RUNS} WHERE ended IS NULL ORDER BY created")
+        return tuple(map(_record, rows))
 
     async def descendants(self, run_id: str) -> tuple[str, ...]:
         """Runs that have not ended, of agents that work for this one, however far down."""
         marks = ", ".join("?" * len(FINAL))
-        rows = await self.select(
+        rows = await self.database.select(
             "WITH RECURSIVE family (run_id) AS (SELECT ? UNION SELECT runs.run_id FROM runs "  # noqa: S608
             "JOIN family ON json_extract(runs.task, '$.parent_run_id') = family.run_id) "
             "SELECT run_id FROM runs JOIN family USING (run_id) "
@@ -178,29 +158,37 @@ class Store:
             *sorted(FINAL),
             run_id,
         )
-        return tuple(row[0] for row in rows)
+        return tuple(row["run_id"] for row in rows)
 
-    async def unfinished(self) -> tuple[RunRecord, ...]:
-        """Runs that have not ended, of all orchestrators, the oldest first."""
-        rows = await self.select(f"{_RUNS} WHERE ended IS NULL ORDER BY created")
-        return tuple(_record(row) for row in rows)
+    async def removable(self) -> tuple[EndedRun, ...]:
+        """Runs that have ended, in that order, but for those that a waiting run is to follow."""
+        return tuple(EndedRun(**row) for row in await self.database.select(_REMOVABLE))
+
+    async def remove(self, run_ids: Sequence[str]) -> None:
+        """Delete runs, from every table and all at once."""
+        where = f"WHERE run_id IN ({', '.join('?' * len(run_ids))})"
+
+        def delete(db: sqlite3.Connection) -> None:
+            for table in RUN_TABLES:
+                db.execute(f"DELETE FROM {table} {where}", run_ids)  # noqa: S608 our own text
+
+        await self.database.atomically(delete)
 
     async def add_events(self, events: Sequence[Event]) -> None:
         rows = [_event_row(event) for event in events]
+        await self.database.atomically(lambda db: db.executemany(_INSERT_EVENT, rows))
 
-        def insert() -> None:
-            with self._transaction():
-                self._db.executemany(_INSERT_EVENT, rows)
-
-        await self._call(insert)
-
-    async def run(self, run_id: str) -> RunRecord | None:
-        rows = await self.select(f"{_RUNS} WHERE run_id = ?", run_id)
-        return _record(rows[0]) if rows else None
-
-    async def runs(self, limit: int = 50) -> tuple[RunRecord, ...]:
-        rows = await self.select(f"{_RUNS} ORDER BY created DESC LIMIT ?", limit)
-        return tuple(_record(row) for row in rows)
+    async def versions(self, run_ids: Iterable[str]) -> dict[str, tuple[RunStatus, int]]:
+        """Status and number of the last event of each run that is there: another pair whenever
+        something has happened in it.
+        """
+        rows = await self.database.select(
+            "SELECT run_id, status, "
+            "(SELECT max(seq) FROM events WHERE events.run_id = runs.run_id) AS seq "
+            "FROM runs WHERE run_id IN (SELECT value FROM json_each(?))",
+            json.dumps(list(run_ids)),
+        )
+        return {row["run_id"]: (row["status"], row["seq"] or 0) for row in rows}
 
     async def events(
         self, run_id: str, after: int = 0, limit: int = -1, *, last: bool = False
@@ -210,8 +198,8 @@ class Store:
         These are the first ones, or the last.
         """
         order = "DESC" if last else "ASC"
-        rows = await self.select(
-            "SELECT run_id, seq, at, kind, text, data FROM (SELECT * FROM events "  # noqa: S608 our own text
+        rows = await self.database.select(
+            f"SELECT * FROM (SELECT {_EVENT_COLUMNS} FROM events "  # noqa: S608 our own text
             f"WHERE run_id = ? AND seq > ? ORDER BY seq {order} LIMIT ?) ORDER BY seq",
             run_id,
             after,
@@ -219,68 +207,27 @@ class Store:
         )
         return tuple(map(_event, rows))
 
-    async def write(self, sql: str, *values: object) -> int:
-        """One statement; how many rows it changed."""
 
-        def execute() -> int:
-            return self._db.execute(sql, values).rowcount
-
-        return await self._call(execute)
-
-    async def write_all(self, statements: Sequence[tuple[str, Sequence[object]]]) -> int:
-        """All of them, or none; how many rows they changed."""
-
-        def execute() -> int:
-            with self._transaction():
-                return sum(self._db.execute(sql, values).rowcount for sql, values in statements)
-
-        return await self._call(execute)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._db:  # which commits, or rolls back
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-
-    async def select(self, sql: str, *values: object) -> list[tuple[str, ...]]:
-        """All rows of a question."""
-
-        def fetch() -> list[tuple[str, ...]]:
-            return self._db.execute(sql, values).fetchall()
-
-        return await self._call(fetch)
-
-    async def _call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound = partial(function, *args, **kwargs)  # not abandoned: a write that has begun is one
-        with self._explained():
-            return await anyio.to_thread.run_sync(bound, limiter=self._limiter)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as exc:
-            raise StoreFailed(
-                f"the record of runs, {self._path}, cannot be used ({exc}); is there room, may we "
-                "write there, and is it ours? Moved away, it is begun anew"
-            ) from exc
+def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
+    """A condition, and its values: what the run is may be followed by this."""
+    before = [old for old, new in TRANSITIONS.items() if status in new]
+    return f"status IN ({', '.join('?' * len(before))})", before
 
 
-_INSERT_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)"
+_RUN_COLUMNS = (
+    "run_id, agent, caller, status, reason, owner, created, ended, "
+    "json_extract(task, '$.prompt') AS prompt, "
+    "coalesce(json_extract(task, '$.parent_run_id'), '') AS parent_run_id, "
+    "coalesce(json_extract(task, '$.session'), '') AS session, "
+    "json_extract(task, '$.workspace') AS workspace"
+)
+_RUNS = f"SELECT {_RUN_COLUMNS}, result FROM runs"  # noqa: S608 our own text
+_RUNS_WITHOUT_RESULTS = f"SELECT {_RUN_COLUMNS}, NULL AS result FROM runs"  # noqa: S608 the same
 
 
-def _event_row(event: Event) -> tuple[object, ...]:
-    head = (event.run_id, event.seq, event.at, event.kind, event.text)
-    return (*head, json.dumps(event.data))
-
-
-def _event(row: tuple[str, ...]) -> Event:
-    """As it was kept; of a kind that another version of the orchestrator knows, a warning."""
-    keys = ("run_id", "seq", "at", "kind", "text")
-    fields = {**dict(zip(keys, row, strict=False)), "data": json.loads(row[5])}
-    if fields["kind"] not in get_args(EventKind):
-        fields |= {"kind": "warning", "text": f"{fields['kind']}: {fields['text']}"}
-    return Event.model_validate(fields)
+def _record(row: sqlite3.Row) -> RunRecord:
+    result = _result(row["result"]) if row["result"] else None
+    return RunRecord.model_validate({**row, "result": result})
 
 
 def _result(text: str) -> RunResult:
@@ -291,25 +238,32 @@ def _result(text: str) -> RunResult:
     return RunResult.model_validate_json(json.dumps(kept))
 
 
-def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
-    """A condition, and its values: what the run is may be followed by this."""
-    before = [old for old, new in TRANSITIONS.items() if status in new]
-    return f"status IN ({', '.join('?' * len(before))})", before
+_EVENT_COLUMNS = "run_id, seq, at, kind, text, data"
+_INSERT_EVENT = f"INSERT INTO events ({_EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608 the same
 
 
-_COLUMNS = (
-    "run_id, agent, caller, status, reason, owner, json_extract(task, '$.prompt'), created, ended, "
-    "coalesce(json_extract(task, '$.parent_run_id'), ''), "
-    "coalesce(json_extract(task, '$.session'), ''), json_extract(task, '$.workspace')"
-)
-_RUNS = f"SELECT {_COLUMNS}, result FROM runs"  # noqa: S608 our own text
-_RUNS_WITHOUT_RESULTS = f"SELECT {_COLUMNS}, NULL FROM runs"  # noqa: S608 the same
+def _event_row(event: Event) -> tuple[object, ...]:
+    head = (event.run_id, event.seq, event.at, event.kind, event.text)
+    return (*head, json.dumps(event.data))
 
 
-def _record(row: tuple[str, ...]) -> RunRecord:
-    keys = (
-        *("run_id", "agent", "caller", "status", "reason", "owner", "prompt", "created", "ended"),
-        *("parent_run_id", "session", "workspace"),
-    )
-    result = _result(row[12]) if row[12] else None
-    return RunRecord.model_validate({**dict(zip(keys, row, strict=False)), "result": result})
+def _event(row: sqlite3.Row) -> Event:
+    """As it was kept; of a kind that another version of the orchestrator knows, a warning."""
+    fields = {**row, "data": json.loads(row["data"])}
+    if fields["kind"] not in get_args(EventKind):
+        fields |= {"kind": "warning", "text": f"{fields['kind']}: {fields['text']}"}
+    return Event.model_validate(fields)
+
+
+_TEXTS = f"coalesce(sum(length(text) + length(data) + {ROW_BYTES}), 0)"
+_EXCHANGED = f"coalesce(sum(length(input) + length(coalesce(new_input, '')) + {ROW_BYTES}), 0)"
+_REMOVABLE = f"""
+SELECT run_id, ended,
+    length(task) + length(coalesce(result, '')) + {ROW_BYTES}
+    + (SELECT {_TEXTS} FROM events WHERE events.run_id = runs.run_id)
+    + (SELECT {_EXCHANGED} FROM approvals WHERE approvals.run_id = runs.run_id) AS size_bytes
+FROM runs WHERE ended IS NOT NULL AND run_id NOT IN (
+    SELECT wanted.value FROM runs AS waiting, json_each(waiting.task, '$.after') AS wanted
+    WHERE waiting.ended IS NULL)
+ORDER BY ended, created
+"""  # noqa: S608 our own text

@@ -1,7 +1,8 @@
-"""Sessions as the store knows them: which there are, whose they are, how far they have come."""
+"""Sessions in the store: which there are, which process has each, and in what state."""
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from math import inf
 from typing import Literal
@@ -16,8 +17,10 @@ SessionState = Literal[
     "stopped",  # only its files are there
 ]
 
-_COLUMNS = "agent, caller, name, state, owner, conversation, runs, created, used, expires, wanted"
-_SELECT = f"SELECT {_COLUMNS} FROM sessions"  # noqa: S608 our own text
+_SESSION_COLUMNS = (
+    "agent, caller, name, state, owner, conversation, runs, created, used, expires, wanted"
+)
+_SELECT = f"SELECT {_SESSION_COLUMNS} FROM sessions"  # noqa: S608 our own text
 _WHERE = "WHERE agent = ? AND caller = ? AND name = ?"
 
 
@@ -52,32 +55,29 @@ class SessionRow(Frozen):
 
 
 class SessionRows:
-    """Reads and writes them."""
+    """Reads and writes sessions."""
 
     def __init__(self, store: Store, owner: str) -> None:
-        self._store = store
+        self._database = store.database
         self._owner = owner
 
     async def all(self) -> tuple[SessionRow, ...]:
-        rows = await self._store.select(f"{_SELECT} ORDER BY used DESC")
-        return tuple(_row(row) for row in rows)
+        rows = await self._database.select(f"{_SELECT} ORDER BY used DESC")
+        return tuple(map(_row, rows))
 
     async def get(self, key: SessionKey) -> SessionRow | None:
-        rows = await self._store.select(
-            f"{_SELECT} {_WHERE}",
-            *_values(key),
-        )
+        rows = await self._database.select(f"{_SELECT} {_WHERE}", *_values(key))
         return _row(rows[0]) if rows else None
 
     async def take(self, key: SessionKey, expire_seconds: float) -> SessionRow:
-        """It is ours now, and in use; made if there was none."""
+        """Note that this process has the session and uses it; add it if there is none."""
         now = time.time()
-        rows = await self._store.select(
+        rows = await self._database.select(
             "INSERT INTO sessions (agent, caller, name, state, owner, conversation, runs, created, "  # noqa: S608 our own text
             "used, expires) VALUES (?, ?, ?, 'running', ?, '', 0, ?, ?, ?) "
             "ON CONFLICT (agent, caller, name) DO UPDATE SET state = 'running', "
             "owner = excluded.owner, used = excluded.used, expires = excluded.expires, wanted = 0 "
-            f"RETURNING {_COLUMNS}",
+            f"RETURNING {_SESSION_COLUMNS}",
             *_values(key),
             self._owner,
             now,
@@ -90,7 +90,7 @@ class SessionRows:
         await self._update_ours(key, "conversation = ?, runs = 0", conversation)
 
     async def used(self, key: SessionKey, state: SessionState, expire_seconds: float) -> None:
-        """A call has ended."""
+        """Note that a call has ended."""
         now = time.time()
         what = "state = ?, used = ?, expires = ?, runs = runs + 1"
         await self._update_ours(key, what, state, now, now + expire_seconds)
@@ -99,16 +99,16 @@ class SessionRows:
         await self._update_ours(key, "state = ?", state)
 
     async def want(self, key: SessionKey, *, wanted: bool = True) -> None:
-        """Ask whoever has it to let go of it when it is not in use; or not any more."""
-        await self._store.write(
+        """Ask the process that has it to let go of it between calls; or take that back."""
+        await self._database.write(
             f"UPDATE sessions SET wanted = ? {_WHERE}",  # noqa: S608 our own text
             int(wanted),
             *_values(key),
         )
 
     async def remove(self, key: SessionKey, *, expired: bool = False) -> bool:
-        """Not, with `expired`, if it has been used in between."""
-        changed = await self._store.write(
+        """False if there was none; with `expired`, also if it has not expired, after all."""
+        changed = await self._database.write(
             f"DELETE FROM sessions {_WHERE} AND expires < ?",  # noqa: S608 our own text
             *_values(key),
             time.time() if expired else inf,
@@ -116,8 +116,8 @@ class SessionRows:
         return changed > 0
 
     async def _update_ours(self, key: SessionKey, what: str, *values: object) -> None:
-        """Nothing happens to a session that another process has taken in the meantime."""
-        await self._store.write(
+        """Change a session, unless another process has taken it in the meantime."""
+        await self._database.write(
             f"UPDATE sessions SET {what} {_WHERE} AND owner = ?",  # noqa: S608 our own text
             *values,
             *_values(key),
@@ -129,18 +129,7 @@ def _values(key: SessionKey) -> tuple[str, str, str]:
     return key.agent, key.caller, key.name
 
 
-def _row(row: tuple[str, ...]) -> SessionRow:
-    agent, caller, name, state, owner, conversation, runs, created, used, expires, wanted = row
-    return SessionRow.model_validate(
-        {
-            "key": SessionKey(agent=agent, caller=caller, name=name),
-            "state": state,
-            "owner": owner,
-            "conversation": conversation,
-            "runs": runs,
-            "created": created,
-            "used": used,
-            "expires": expires,
-            "wanted": bool(wanted),
-        }
-    )
+def _row(row: sqlite3.Row) -> SessionRow:
+    key = {name: row[name] for name in SessionKey.model_fields}
+    rest = {name: row[name] for name in SessionRow.model_fields if name != "key"}
+    return SessionRow.model_validate({"key": key, **rest})

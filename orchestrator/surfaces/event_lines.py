@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple, TextIO
 
-LINE_CHARS = 200
-"""How much of an event a plain line has room for; a terminal cuts at its own width."""
+from orchestrator.surfaces.text import one_line, shortened, write
 
 LABELS = {
     "text": ("says", ""),
     "tool_call": ("uses", "cyan"),
     "tool_result": ("gets", "dim"),
-    "denied": ("denied", "bold red"),
     "mcp_failed": ("no server", "red"),
     "model_request": ("model", "dim"),
     "api_retry": ("asks again", "yellow"),
@@ -46,37 +43,17 @@ class EventLine(NamedTuple):
 
 
 def event_line(kind: str, text: str) -> EventLine:
-    """One line, whatever the text holds: it comes from strangers, and a terminal obeys some."""
+    """One line, whatever the text holds: an agent wrote it, and a terminal would obey it."""
     label, style = LABELS.get(kind, (kind, "dim"))
     if kind == "ended":
         style = "bold green" if text == "completed" else "bold red"
-    lines = [" ".join(visible(line).split()) for line in text.splitlines()]
+    lines = [one_line(line) for line in text.splitlines()]
     return EventLine(label, " ⏎ ".join(line for line in lines if line), style)
 
 
 def plain_line(seconds: float, kind: str, text: str) -> str:
     line = event_line(kind, text)
     return f"{seconds:6.1f} s  {line.label:<{LABEL_WIDTH}}  {shortened(line.text)}".rstrip()
-
-
-def shortened(text: str, width: int = LINE_CHARS) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def visible(text: str) -> str:
-    """The text without what a terminal would obey rather than show."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
-
-
-def quoted(name: str) -> str:
-    """A name on one line, which it cannot end: in quotes if it holds anything that would."""
-    return name if name.isprintable() else json.dumps(name)
-
-
-def write(text: str, stream: TextIO) -> None:
-    """Print a line, with ? for what the stream's encoding cannot say."""
-    encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
 
 
 @contextmanager
@@ -95,7 +72,7 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
     open_ones = 0
 
     def mind_the_spinner(kind: str) -> None:
-        """It stands still while somebody may be typing."""
+        """It stands still while the operator may be typing."""
         nonlocal open_ones
         open_ones += (kind in _ASKS) - (kind in _ANSWERS)
         if spinner is not None and kind in _ASKS:
@@ -123,7 +100,7 @@ _ASKS = ("asked", "approval_asked")
 _ANSWERS = ("answered", "approval_decided")
 
 _WHOLE = (*_ASKS, "")
-"""Kinds that a terminal does not cut: nobody should allow what he has not seen."""
+"""Kinds that a terminal does not cut: the operator should allow nothing unseen."""
 
-_LOUD = ("schema_failed", "denied", "mcp_failed", "ended", "tool_result", "model_request")
+_LOUD = ("schema_failed", "mcp_failed", "ended", "tool_result", "model_request")
 """Kinds whose text looks like their name."""

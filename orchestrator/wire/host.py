@@ -21,7 +21,7 @@ from orchestrator.wire.streams import Mux, Stream
 
 log = logging.getLogger(__name__)
 
-REAP_SECONDS = 10.0
+PROCESS_REAP_SECONDS = 10.0
 """After SIGKILL, until the warden reports the exit: only a stuck kernel takes longer."""
 
 DRAIN_SECONDS = 2.0
@@ -31,7 +31,7 @@ hold it open."""
 OUTPUT_LIMIT = 16 * 1024 * 1024
 """What `Process.communicate` keeps of either output."""
 
-LINGER_SECONDS = 5.0
+RELAY_LINGER_SECONDS = 5.0
 """After a service has answered, for the client inside to read it and close the connection."""
 
 SILENCES = 3
@@ -40,10 +40,10 @@ SILENCES = 3
 PINGS_PER_LEASE = 4
 
 MAX_UNSENT = 32 * 1024 * 1024
-"""What may wait for a container to read it. Data waits elsewhere, and what we ask for is less: a
-container that lets so much wait makes us answer, and does not listen."""
+"""Bytes that may wait for a container to read them. Stream data waits in its writer, and our
+requests take less: only a container that keeps asking and does not read the answers gets here."""
 
-Service = Callable[[Stream], Awaitable[None]]
+RelayService = Callable[[Stream], Awaitable[None]]
 """Answers one connection that a process inside made to a listener."""
 
 
@@ -123,7 +123,7 @@ class Process:
                         parts.append(chunk[: OUTPUT_LIMIT - size])
                         size += len(chunk)
             except ConnectionResetError:
-                pass  # only a container that is up to something resets it; what came, came
+                pass  # our warden never resets an output; what came before is kept
             finally:
                 kept[name] = b"".join(parts)
 
@@ -141,7 +141,7 @@ class Process:
                     self.stdin.end()
                 await keep("stdout", self.stdout)
         except* WireLost:
-            lost = True  # raised in here, it would arrive in a group
+            lost = True  # raised inside `except*`, it would reach the caller in an ExceptionGroup
         if lost:
             raise self._wire.lost_error()
         return Completed(
@@ -180,7 +180,7 @@ class Process:
 class Wire:
     """One container's wire. It reads by callback and pings by timer: no thread and no task waits.
 
-    A wire that ended stays ended. Whoever waits on it gets WireLost, which says why.
+    A wire that ended stays ended. Every task that waits on it gets WireLost, which says why.
     """
 
     def __init__(self, link: Link, user: User, name: str = "container") -> None:
@@ -196,7 +196,7 @@ class Wire:
         self._hello = asyncio.Event()
         self._over = asyncio.Event()
         self._processes: dict[int, Process] = {}
-        self._services: dict[str, Service] = {}
+        self._services: dict[str, RelayService] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pings: dict[bytes, asyncio.Event | None] = {}
         self._ping_count = 0
@@ -235,7 +235,7 @@ class Wire:
         finally:
             if process.code is None and self.ended is None and process._fault is None:
                 process.signal(signal.SIGKILL)
-                with anyio.move_on_after(REAP_SECONDS, shield=True):
+                with anyio.move_on_after(PROCESS_REAP_SECONDS, shield=True):
                     await process._exited.wait()
             process.stdout.reset()
             process.stderr.reset()
@@ -252,7 +252,7 @@ class Wire:
         self.send(w.KILL, 0)
         await self._settled(done)
 
-    async def listen(self, port: int, name: str, service: Service) -> int:
+    async def listen(self, port: int, name: str, service: RelayService) -> int:
         """Relay connections to 127.0.0.1:port inside to a service here; 0 picks a free port."""
         if name in self._services:
             raise ValueError(f"a service called {name!r} listens already")
@@ -306,7 +306,7 @@ class Wire:
     # What the link reports
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Bytes from the container: from a stranger, so anything odd ends the wire."""
+        """Bytes from the container, which is not trusted: anything malformed ends the wire."""
         if self.ended is not None:
             return
         self._heard = self._loop.time()
@@ -386,7 +386,8 @@ class Wire:
         fault = SpawnFailed(
             f"{self.name}: {fields[1].decode(errors='replace')}", errno=int(fields[0])
         )
-        del self._processes[number]  # not before: whoever waits for it is told by way of this
+        # Not before: were a field above malformed, `_end` would wake the caller through this entry.
+        del self._processes[number]
         process._on_fault(fault)
 
     def _on_open(self, number: int, payload: bytes) -> None:
@@ -395,18 +396,19 @@ class Wire:
             raise w.Malformed("a connection that nobody asked for")
         stream = self._mux.accept(number)
         if len(self._tasks) >= 2 * w.MAX_CONNECTIONS:
-            # Who connects and resets faster than we can answer: the warden counts open ones only.
+            # A process that connects and resets faster than we can answer: the warden limits open
+            # connections only.
             stream.reset()
             return
         task = self._loop.create_task(self._serve(service, stream))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, service: Service, stream: Stream) -> None:
+    async def _serve(self, service: RelayService, stream: Stream) -> None:
         try:
             await service(stream)
             stream.end()
-            with anyio.move_on_after(LINGER_SECONDS):
+            with anyio.move_on_after(RELAY_LINGER_SECONDS):
                 while await stream.read():
                     pass  # a reset now could overtake the answer: let the client close first
         except (OSError, WireLost):

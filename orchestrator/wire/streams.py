@@ -10,11 +10,12 @@ from orchestrator.errors import WireLost
 from orchestrator.wire import warden as w
 
 GRANT = w.WINDOW // 2
-"""Grant credit when so much has been read: half a window keeps the sender busy, with few frames."""
-
+"""Bytes read before the sender is granted credit again: half a window keeps it busy, with few
+frames."""
 
 SMALL_BYTES = 4096
-"""Pieces smaller than this are put together: each of its own takes more room than what is in it."""
+"""Join pieces smaller than this: a Python object of its own for each would take more memory than
+the bytes in it."""
 
 
 class Stream:
@@ -89,7 +90,7 @@ class Stream:
         return self._reset or (self._read_ended and self._write_ended)
 
     def stop_writing(self) -> None:
-        """The reader at the other end is gone; who still writes is told."""
+        """The reader at the other end is gone: a writer gets BrokenPipeError."""
         self._write_ended = True
         self._notify()
         self._mux.settle(self)
@@ -98,6 +99,8 @@ class Stream:
 
     def _on_data(self, payload: bytes) -> None:
         if self._read_ended or self._waiting + self._read_since_grant + len(payload) > w.WINDOW:
+            # The warden checks us by the same sentence: its file travels alone into the image and
+            # imports nothing of ours, so each end states the rule for the other's data.
             raise w.Malformed(f"stream {self.number} sent more than it may")
         if payload:
             self._keep(payload)
@@ -171,7 +174,8 @@ class Mux:
         self.lost: str | None = None
         """Why the wire ended, once it has."""
         self.held: asyncio.Event | None = None
-        """Set while the transport has enough to do: data waits, everything else goes on."""
+        """There while the transport's buffer is full: writers of data wait for it, other frames are
+        sent all the same."""
 
     def feed(self, data: bytes | memoryview) -> None:
         for kind, number, payload in self._decoder.feed(data):
@@ -218,16 +222,18 @@ class Mux:
             self._streams.pop(stream.number, None)
 
     def hold(self) -> None:
+        """The transport's buffer is full: let writers wait until `release`."""
         if self.held is None:
             self.held = asyncio.Event()
 
     def release(self) -> None:
+        """The transport takes more: wake every writer that `hold` stopped."""
         if self.held is not None:
             self.held.set()
             self.held = None
 
     def lose(self, why: str) -> None:
-        """End every stream; who reads or writes is told why."""
+        """End every stream: its reader and its writer get WireLost with this reason."""
         self.lost = why
         self.release()
         for stream in self._streams.values():
@@ -235,7 +241,10 @@ class Mux:
         self._streams.clear()
 
     def _check_ended(self, number: int) -> None:
-        """Late frames of a stream that has ended are normal; a number never used is not."""
+        """Ignore late frames of a stream that has ended; refuse a number that was never used.
+
+        Numbers of ours and of the other end differ by parity, and each side's only grow.
+        """
         ours = number % 2 == self._next_own % 2
         if number < 1 or (number >= self._next_own if ours else number > self._last_theirs):
             raise w.Malformed(f"stream {number} was never opened")

@@ -16,7 +16,7 @@ from orchestrator.domain.container import Launch
 from orchestrator.errors import CopyFailed
 from orchestrator.workspace.reading.pack import LENGTH, shown
 
-INSIDE = (Path(__file__).parent / "inside.py").read_text()
+INSIDE_PROGRAM = (Path(__file__).parent / "inside.py").read_text()
 
 AHEAD = 2
 """Batches that are read from the disk while another one is on its way."""
@@ -38,7 +38,7 @@ GENTLY = (
 )
 """Before the name of a program: it waits for others, and is the first to go if memory runs out."""
 
-PATH = "/usr/local/bin:/usr/bin:/bin"
+INSIDE_PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where the warden finds programs, unless it is told otherwise; `nice` has to be told."""
 
 Chunks = Generator[bytes, None, None]
@@ -79,11 +79,14 @@ class Gentle:
         self._box = box
 
     def spawn(self, launch: Launch) -> AbstractAsyncContextManager[Program]:
-        after_others = {"argv": (*GENTLY, *launch.argv), "env": {"PATH": PATH, **launch.env}}
+        after_others = {
+            "argv": (*GENTLY, *launch.argv),
+            "env": {"PATH": INSIDE_PATH, **launch.env},
+        }
         return self._box.spawn(launch.model_copy(update=after_others))
 
     async def kill_all(self) -> None:
-        """Nobody."""
+        """Kill nothing: the agent goes on while its copy is read."""
 
 
 class Odd(Exception):
@@ -155,7 +158,7 @@ def _texts(fields: list[object]) -> bool:
 
 def program(verb: str, root: str, *args: str) -> Launch:
     """The program inside, isolated from whatever an agent left for an interpreter to find."""
-    argv = ("python3", "-I", "-S", "-X", "utf8", "-c", INSIDE, verb, root, *args)
+    argv = ("python3", "-I", "-S", "-X", "utf8", "-c", INSIDE_PROGRAM, verb, root, *args)
     return Launch(argv=argv, cwd="/")
 
 

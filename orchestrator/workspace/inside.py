@@ -35,7 +35,7 @@ Record = list[Any]
 
 
 class TooMany(Exception):
-    """More has changed than anybody asked for."""
+    """More has changed than the host asked for."""
 
 
 def read_record(source: BinaryIO) -> Record:
@@ -105,7 +105,7 @@ class Comparison:
         self.out = out
         self.left = most
         self.mend = mend
-        """What its owner may not read is made readable; only when nobody else is at work."""
+        """What the owner may not read is made readable; only when the agent's processes ended."""
         self.skipped = 0
         self.blind: list[str] = []
         """Directories that could not be read: nothing is known of what is below."""
@@ -199,7 +199,7 @@ def make_readable(full: str, bits: int) -> None:
         if mode & bits != bits and not stat.S_ISLNK(mode):
             os.chmod(full, stat.S_IMODE(mode) | bits)
     except OSError:
-        pass  # whoever reads it next says so
+        pass  # the next read of it fails, and says so
 
 
 def encodable(text: str) -> bool:

@@ -54,7 +54,7 @@ class Kept:
         return self._folder / run_id
 
     def new(self, run_id: str) -> Path:
-        """Where changes are written, which nobody looks at until they are kept."""
+        """Where changes are written, which no reader looks at until they are kept."""
         place = self.of(run_id).with_suffix(".new")
         shutil.rmtree(place, ignore_errors=True)  # a crash, or a run that ended, may have left it
         return place

@@ -10,16 +10,13 @@ from pathlib import Path
 
 from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.applying.steps import brings_content
-from orchestrator.workspace.changes.changes import Changes, State
+from orchestrator.workspace.changes.collected import Changes, State
 from orchestrator.workspace.reading.ignore import Ignore
-from orchestrator.workspace.reading.pack import Entry, in_lines, shown
+from orchestrator.workspace.reading.pack import NAMED_PATHS, TreeEntry, in_lines, shown
 from orchestrator.workspace.reading.tree import Snapshot
 
 MAX_SNAPSHOTS = 256
 """Sessions whose copies are known again; one that was copied longest ago is copied anew."""
-
-NAMED = 10
-"""So many paths that were taken back are named; the others are counted."""
 
 
 class Snapshots:
@@ -56,7 +53,8 @@ class Snapshots:
 def rebased(changes: Changes, snapshot: Snapshot, *, at: float) -> Changes:
     """The changes that a copy had by then, against what was applied of earlier ones since.
 
-    Those that are not the later ones stay as they are: they would take back what came after them.
+    Changes collected before the last apply are returned unchanged: rebasing them would undo newer
+    ones.
     ApplyRefused if the agent had taken back by then what was applied since: of that the changes
     tell nothing, or have no content.
     """
@@ -77,7 +75,7 @@ def rebased(changes: Changes, snapshot: Snapshot, *, at: float) -> Changes:
 
 
 def _taken_back(root: Path, paths: Sequence[str]) -> str:
-    lines = in_lines([*map(shown, paths)], NAMED)
+    lines = in_lines([*map(shown, paths)], NAMED_PATHS)
     return (
         f"{root} was left as it is, since the agent has taken back in this run what was applied of "
         f"an earlier one, and the changes of this run do not tell of it:{lines}\n"
@@ -129,7 +127,7 @@ def _loaded(kept: dict[str, object]) -> Snapshot:
         raise TypeError
     return Snapshot(
         root=Path(str(kept["root"])),
-        entries={path: Entry(*fields) for path, fields in entries.items()},
+        entries={path: TreeEntry(*fields) for path, fields in entries.items()},
         git_places=frozenset(places),
         ignore=Ignore(ignore) if isinstance(ignore, dict) else None,
         total_bytes=total_bytes,

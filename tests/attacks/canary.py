@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
-from orchestrator.gateway.egress.dial import Addresses, Dialer, Dialled, Unreachable, Vet
+from orchestrator.gateway.egress.dial import Addresses, Dialer, Unreachable, Vet
+from orchestrator.gateway.http.socket_stream import SocketStream
 
 HELLO = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\ncanary"
 
@@ -121,7 +122,7 @@ class WatchedDialer(Dialer):
         tls: bool = False,
         scheme: Literal["http", "https"] = "https",
         direct: bool = False,
-    ) -> Dialled:
+    ) -> SocketStream:
         def watched(addresses: Addresses) -> None:
             vet(addresses)
             self.passed.append((host, addresses))

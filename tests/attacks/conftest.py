@@ -7,13 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
 from orchestrator.app import open_runtime
 from orchestrator.containers.docker.runtime import DockerRuntime
+from orchestrator.containers.runtime import Container
+from orchestrator.domain.container import HOME, MIB, ContainerSpec, Limits, Tmpfs
 from orchestrator.settings import read_settings
 from tests.attacks.canary import Canary, singing
-from tests.attacks.rig import Rig, staged
+from tests.attacks.rig import PATIENCE, Rig, staged
 from tests.attacks.spoils import Spoils, work
 from tests.engine.harness import Harness
 from tests.gateway.secrets.git_server import Exchange, HttpsServer, https_server
@@ -42,7 +45,7 @@ async def engine(ground: Path) -> AsyncIterator[DockerRuntime]:
         yield opened
         left = await opened.list()
         for info in left:
-            await opened.remove(info.id)
+            await opened.engine.remove(info.id)
         assert not left, f"containers left behind: {[info.name for info in left]}"
 
 
@@ -65,6 +68,19 @@ async def closed(
         staged(harness, canary) as rig,
     ):
         yield rig
+
+
+@pytest.fixture
+async def box(engine: DockerRuntime, image: str) -> AsyncIterator[Container]:
+    """A container with small limits and the engine's own seccomp profile instead of ours.
+
+    What is refused in it, the limits and the users refuse, and not our filter.
+    """
+    limits = Limits(memory_bytes=256 * MIB, pids=64, open_files=1024, shm_bytes=16 * MIB)
+    scratch = tuple(Tmpfs(target=at, size_bytes=32 * MIB) for at in ("/tmp", HOME))
+    with anyio.fail_after(PATIENCE):
+        async with engine.open(ContainerSpec(image=image, limits=limits, tmpfs=scratch)) as opened:
+            yield opened
 
 
 @pytest.fixture(scope="package")

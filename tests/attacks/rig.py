@@ -155,16 +155,25 @@ class Rig:
         seen = Seen()
         heard, asked = len(self.canary.heard), len(self.book.asked)
         passed, events = len(self.dialer.passed), len(self.events)
-        requests = self.reach.model.usage.requests
+        requests = self.reach.model.bill.usage.requests
         yield seen
         seen.heard = self.canary.heard[heard:]
         seen.asked = self.book.asked[asked:]
         seen.passed = [host for host, _ in self.dialer.passed[passed:]]
         seen.events = self.events[events:]
-        seen.model_requests = self.reach.model.usage.requests - requests
+        seen.model_requests = self.reach.model.bill.usage.requests - requests
 
     async def answers(self) -> bool:
         return (await self.run("echo", "here")).stdout == b"here\n"
+
+
+def python(code: str) -> Launch:
+    return Launch(argv=("python3", "-c", code))
+
+
+async def answers(container: Container) -> bool:
+    with anyio.fail_after(PATIENCE):
+        return (await container.run(Launch(argv=("echo", "here")))).stdout == b"here\n"
 
 
 RIG_MS = 3_600_000
@@ -190,9 +199,9 @@ async def staged(
     service = harness.service(steps, each_task=False, **fields)
     staging = service._staging
     task = task or Task(agent="worker", prompt="Attack.")
-    begun = await service.begin(task, events.append)
-    prepared = begun.prepared
-    async with staging.stage(prepared, begun.live) as stage:
+    live = await service.accept(task, events.append)
+    prepared = live.prepared
+    async with staging.stage(prepared, live) as stage:
         env = prepared.planned(stage.reach.model.token).launch.env
         yield Rig(stage.container, prepared, stage.reach, env, canary, book, dialer, events)
 

@@ -56,6 +56,18 @@ async def test_no_device_can_be_made(closed: Rig) -> None:
     assert {Path(line).name for line in devices.splitlines()} <= harmless
 
 
+@attack(
+    "files, links and archives",
+    "write anywhere but to scratch space",
+    "refused everywhere, PID 1's own program included",
+)
+async def test_nothing_but_scratch_space_can_be_written(closed: Rig) -> None:
+    places = "/ /usr /usr/bin /etc /opt/orchestrator /var/tmp /run /mnt /workspace /dev /proc /sys"
+    done = await closed.sh(f"for d in {places}; do touch $d/x 2>/dev/null && echo $d; done; true")
+
+    assert done == ""
+
+
 KERNEL = (
     *("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/vm/drop_caches"),
     *("/proc/sysrq-trigger", "/proc/irq/0/smp_affinity", "/sys/kernel/uevent_helper"),
@@ -152,16 +164,20 @@ async def test_an_archive_unpacks_into_scratch_space_only(closed: Rig) -> None:
 
 @attack(
     "files, links and archives",
-    "run a set-user-ID program, or gain capabilities from a file",
-    "no program has the bit; no_new_privs and an empty bounding set would make it worthless",
+    "run a set-user-ID program, or look for a capability, of a file too, or a second group",
+    "none is there; no_new_privs would make the bit worthless, and a seccomp filter is on",
 )
 async def test_no_program_gives_more_rights(closed: Rig) -> None:
     found = await closed.sh("find / -xdev -perm /6000 -type f 2>/dev/null; getcap -r / 2>/dev/null")
     gained = await closed.sh("cp /bin/bash /tmp/b; chmod 6755 /tmp/b; /tmp/b -p -c 'id -u; id -g'")
-    held = await closed.sh("grep -E '^(Cap(Prm|Eff|Amb)|NoNewPrivs)' /proc/self/status")
-    values = [line.split()[1] for line in held.splitlines()]
+    lines = (await closed.sh("cat /proc/self/status")).splitlines()
+    status = dict(line.split(":", 1) for line in lines)
     assert (found, gained) == ("", "1000\n1000\n")
-    assert values == ["0" * 16, "0" * 16, "0" * 16, "1"]
+    held = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+    assert [int(status[name], 16) for name in held] == [0, 0, 0, 0]
+    assert (status["NoNewPrivs"].strip(), status["Seccomp"].strip()) == ("1", "2")
+    assert status["Uid"].split() == ["1000"] * 4
+    assert status["Groups"].split() in ([], ["1000"])
     set_ids = await closed.tries("lambda: os.setuid(0)", "lambda: os.setresgid(0, 0, 0)")
     assert set(set_ids.values()) == {"EPERM"}
 
@@ -284,7 +300,7 @@ async def test_a_sparse_giant_is_not_read_to_its_end(harness: Harness, tmp_path:
     "the listing is cut at its limit; the changes are marked as not complete",
 )
 async def test_a_flood_of_files_is_cut(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.workspace.copies.MAX_CHANGES", 1000)
+    monkeypatch.setattr("orchestrator.workspace.transfer.MAX_CHANGES", 1000)
     flood = "python3 -c \"import os; [os.symlink('x', f'f{n}') for n in range(3000)]\""
     spoils = await work(harness, flood)
     assert "more than 1,000 things are new" in spoils.told, spoils.told

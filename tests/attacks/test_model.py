@@ -277,7 +277,7 @@ async def test_a_budget_ends_the_spending(harness: Harness, canary: Canary) -> N
         with rig.watched() as seen:
             asked = [post("/v1/messages", rig.token)] * 4
             answers = await rig.ask(asked, MODEL_PORT)
-        cost = rig.reach.model.usage.cost_usd
+        cost = rig.reach.model.bill.usage.cost_usd
     assert [status(answer) for answer in answers] == [200, 400, 400, 400]
     assert b"budget" in answers[-1]
     assert seen.model_requests == 1

@@ -13,14 +13,15 @@ import pytest
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.gateway.http.server import Request
-from orchestrator.gateway.model.scripted import Script, scripted_server
+from orchestrator.gateway.http.server import HttpRequest
+from orchestrator.gateway.model.scripted import Script
 from orchestrator.settings import read_settings
 from orchestrator.store.session_rows import SessionKey
 from tests.attacks.mark import attack
 from tests.attacks.rig import PATIENCE
 from tests.engine import test_hostile_workspace as hostile
 from tests.engine.harness import Harness, Steps
+from tests.gateway.model.scripted_server import scripted_server
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Taken:
 
     result: RunResult
     events: list[Event]
-    asked: list[Request]
+    asked: list[HttpRequest]
     made: set[str]
     """Files that were not there before."""
 

@@ -1,4 +1,4 @@
-"""Attacks on processes and time; those on limits alone are in tests/containers/test_attacks."""
+"""Attacks on processes and time; those on limits alone are in test_limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on the wire from inside a run; those on PID 1 are in tests/containers/test_attacks."""
+"""Attacks on the wire and on PID 1 from inside; floods are in tests/containers/test_attacks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 
 import anyio
 
+from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import EGRESS_PORT, MODEL_PORT, ROUTES_PORT
 from tests.attacks.mark import attack
-from tests.attacks.rig import PATIENCE, Rig, get, status
+from tests.attacks.rig import PATIENCE, TOOLS, Rig, answers, get, python, status
 from tests.attacks.test_model import post
 from tests.attacks.test_processes import CLI
 from tests.engine.harness import Harness, bash
@@ -102,3 +103,63 @@ say("done")
     assert await closed.python(code) == "done"
     (answer,) = await closed.ask(post("/v1/messages", closed.token), MODEL_PORT)
     assert status(answer) == 200
+
+
+ON_PID_1 = {
+    "lambda: os.kill(1, signal.SIGKILL)": "EPERM",
+    "lambda: os.kill(1, signal.SIGSTOP)": "EPERM",
+    "lambda: os.kill(1, signal.SIGTERM)": "EPERM",
+    "c('ptrace', 16, 1, 0, 0)": "EPERM",  # PTRACE_ATTACH
+    "c('ptrace', 0x4206, 1, 0, 0)": "EPERM",  # PTRACE_SEIZE
+    "lambda: resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))": "EPERM",
+    "lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))": "EPERM",
+    "lambda: os.setpriority(os.PRIO_PROCESS, 1, 19)": "EPERM",
+    "lambda: os.setpriority(os.PRIO_PROCESS, 0, 0)": "EACCES",  # to come before the warden
+    "lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))": "EPERM",
+    "lambda: os.sched_setaffinity(1, {0})": "EPERM",
+    "c('syscall', 251, 1, 1, 3 << 13)": "EPERM",  # ioprio_set: idle
+    "lambda: open('/proc/1/environ').read()": "EACCES",
+    "lambda: open('/proc/1/mem', 'r+b')": "EACCES",
+    "lambda: open('/proc/1/maps').read()": "EACCES",
+    "lambda: os.listdir('/proc/1/fd')": "EACCES",
+    "lambda: open('/proc/1/fd/0')": "EACCES",
+    "lambda: open('/proc/1/fd/1', 'wb')": "EACCES",
+    "lambda: os.readlink('/proc/1/exe')": "EACCES",
+    "lambda: os.listdir('/proc/1/root/')": "EACCES",
+    "lambda: open('/proc/1/oom_score_adj', 'w').write('1000')": "EACCES",
+    "lambda: open('/proc/1/coredump_filter', 'w').write('1')": "EACCES",
+    "lambda: os.setuid(0)": "EPERM",
+    "lambda: os.setgroups([0])": "EPERM",
+    "lambda: open('/opt/orchestrator/warden.pyc', 'wb')": "EROFS",
+}
+"""As Python expressions to be called -> how each is refused where our seccomp profile is not."""
+
+
+@attack(
+    "wire",
+    "signal, trace, limit, slow down, read or write PID 1, or become root",
+    "EPERM, EACCES or EROFS each time; PID 1 answers, and so does the neighbour",
+)
+async def test_the_warden_cannot_be_touched_from_inside(box: Container, closed: Rig) -> None:
+    rows = ", ".join(f"{text!r}: attempt({text})" for text in ON_PID_1)
+    done = await box.run(python(TOOLS + f"say({{{rows}}})"))
+
+    assert json.loads(done.stdout) == ON_PID_1, done.stderr.decode()
+    assert await answers(box)
+    assert await closed.answers()
+
+
+@attack(
+    "wire",
+    "kill PID 1, or take its descriptors, by a pidfd",
+    "EPERM; the wire goes on",
+)
+async def test_a_pidfd_gives_no_way_into_the_warden(box: Container) -> None:
+    code = "fd = os.pidfd_open(1)\nsay([attempt(lambda: signal.pidfd_send_signal(fd, 9)),\n"
+    code += "attempt(syscall(438, fd, 1, 0))])"  # pidfd_getfd
+    done = await box.run(python(TOOLS + code))
+
+    killed, taken = json.loads(done.stdout)
+    assert killed == "EPERM"
+    assert taken in ("EPERM", "ENOSYS")  # a kernel before 5.6 has no such call
+    assert await answers(box)

@@ -101,7 +101,7 @@ async def _queue(image: str, count: int) -> Queued:
 
 async def _completed(started: Tasks, run_id: str) -> None:
     while True:
-        (view,) = await started.wait([run_id], "main", seconds=WAIT_SECONDS)
+        (view,) = await started.book.wait([run_id], "main", seconds=WAIT_SECONDS)
         if view.result is not None:
             assert view.result.result == ANSWER, view.result
             return

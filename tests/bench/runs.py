@@ -29,14 +29,15 @@ from orchestrator.domain.container import MODEL_URL
 from orchestrator.domain.task import Task
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.gateway.http.loopback import serve_on_loopback
-from orchestrator.gateway.http.server import Request, Response
-from orchestrator.gateway.model.scripted import Script, ScriptedServer
+from orchestrator.gateway.http.server import HttpRequest, HttpResponse
+from orchestrator.gateway.model.scripted import Script
 from orchestrator.plan import Plan
 from orchestrator.runners.claude.input import user_message
 from orchestrator.settings import Settings, read_settings
 from orchestrator.surfaces.mcp.server import build_server
 from tests.bench.row import Row, Target, ratio_at_most
 from tests.bench.stage import COMMAND_SECONDS, Stage, median_ms
+from tests.gateway.model.scripted_server import ScriptedServer
 
 AGENT = "---\nname: bench\ndescription: For a measurement.\n---\n"
 ANSWER = "done"
@@ -58,7 +59,7 @@ class Model:
     def __post_init__(self) -> None:
         self._server = ScriptedServer(self.script)
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         if self._asked is None and request.path == "/v1/messages":
             self._asked = time.perf_counter()
         return await self._server.answer(request)

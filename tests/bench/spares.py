@@ -10,12 +10,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import pytest
 
-from orchestrator.app import open_orchestrator
+from orchestrator import app
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
-from orchestrator.engine.spares.pool import Pool
-from orchestrator.engine.spares.shelf import PoolState
 from orchestrator.engine.stage import WaitingStage
 from tests.bench.row import Row, Target, ratio_at_most
 from tests.bench.runs import (
@@ -31,6 +30,7 @@ from tests.bench.runs import (
     theirs,
 )
 from tests.bench.stage import Stage
+from tests.engine.spares.watched_pool import PoolState, WatchedPool
 from tests.engine.staged import engine_of
 
 AGENT = "---\nname: bench\ndescription: For a measurement.\nwarm: {warm}\n---\n"
@@ -118,8 +118,10 @@ async def call(service: Service, model: Model, **fields: object) -> Times:
     return Times(model.first_asked() - began, done - began)
 
 
-def pool_of(service: Service) -> Pool[WaitingStage]:
-    return service._staging.stock.pool
+def pool_of(service: Service) -> WatchedPool[WaitingStage]:
+    pool = service._staging.stock.pool
+    assert isinstance(pool, WatchedPool)
+    return pool
 
 
 async def _many(service: Service, calls: int) -> float:
@@ -154,11 +156,13 @@ async def _open_warm(
         folder = Path(name)
         settings = bench_settings(folder, stage.image, model.url, AGENT.format(warm=warm))
         update = {"max_runs": AT_ONCE, "max_runs_per_agent": AT_ONCE, "pause_spares_seconds": pause}
-        opened = open_orchestrator(settings.model_copy(update=update), {})
-        async with opened as service, anyio.create_task_group() as tasks:
-            tasks.start_soon(service.keep_warm)
-            yield folder, service
-            tasks.cancel_scope.cancel()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(app, "Pool", WatchedPool)
+            opened = app.open_orchestrator(settings.model_copy(update=update), {})
+            async with opened as service, anyio.create_task_group() as tasks:
+                tasks.start_soon(service.keep_warm)
+                yield folder, service
+                tasks.cancel_scope.cancel()
 
 
 async def _cpu_ms(stage: Stage, container: str) -> float:

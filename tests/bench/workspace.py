@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import WORKSPACE, Launch, Volume
-from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.transfer import collect, copy_in
 from tests.bench.row import Row, ratio_at_most
 from tests.bench.stage import Stage
 

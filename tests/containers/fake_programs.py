@@ -6,7 +6,7 @@ import re
 
 import anyio
 
-from orchestrator.containers.fake import FakeProcess, Program
+from orchestrator.containers.fake import FakeProcess, FakeProgram
 
 
 async def _echo(p: FakeProcess) -> int:
@@ -62,7 +62,7 @@ async def _curl(p: FakeProcess) -> int:
     return 0
 
 
-PROGRAMS: dict[str, Program] = {
+PROGRAMS: dict[str, FakeProgram] = {
     "cat": _cat,
     "curl": _curl,
     "echo": _echo,

@@ -12,6 +12,7 @@ from orchestrator.containers.failure import (
 )
 from orchestrator.domain.container import Ending
 from orchestrator.errors import (
+    EngineConflict,
     EngineRefused,
     ImageMissing,
     MemoryTooSmall,
@@ -66,7 +67,37 @@ def test_an_ending_is_somebodys(ending: Ending, whose: str | None) -> None:
             "try again when it has ended",
         ),
         (400, "Minimum memory limit allowed is 6MB", MemoryTooSmall, "raise it"),
-        (400, "Unknown runtime specified runsc", SpecRefused, "runsc"),
+        (400, "Unknown runtime specified runsc", SpecRefused, "`docker info` lists the runtimes"),
+        (
+            400,
+            'OCI runtime create failed: exec: "/nope": stat /nope: no such file or directory',
+            SpecRefused,
+            "build agent images on",
+        ),
+        (
+            500,
+            "string SCMP_ACT_NONSENSE is not a valid action for seccomp: unknown",
+            ProfileRefused,
+            "SCMP_ACT_NONSENSE",
+        ),
+        (
+            400,
+            "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available",
+            SpecRefused,
+            "will not make this container: Range of CPUs",
+        ),
+        (
+            400,
+            "invalid reference format: repository name must be lowercase",
+            SpecRefused,
+            "will not make this container: invalid reference",
+        ),
+        (
+            400,
+            "invalid mount config for type \"bind\": 'x' mount path must be absolute",
+            SpecRefused,
+            "must be absolute",
+        ),
         (
             400,
             'OCI runtime create failed: exec: "python3": executable file not found in $PATH',
@@ -76,7 +107,7 @@ def test_an_ending_is_somebodys(ending: Ending, whose: str | None) -> None:
         (500, "Decoding seccomp profile failed: invalid character", ProfileRefused, "seccomp"),
         (404, "No such image: seccomp-profile:1", ImageMissing, "pull it"),
         (500, "something\n  new", EngineRefused, "something new"),
-        (409, "something in the way", NameTaken, "in the way"),
+        (409, "something in the way", EngineConflict, "in the way"),
     ],
 )
 def test_what_the_engine_says_becomes_the_error_of_whoever_can_act(

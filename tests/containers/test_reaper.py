@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.containers.labels import ContainerInfo, Kind, make_labels, read_info
+from orchestrator.containers.labels import ContainerInfo, ContainerKind, make_labels, read_info
 from orchestrator.containers.owner import Owner
-from orchestrator.containers.reaper import GRACE_SECONDS, why_reap
+from orchestrator.containers.reaper import REAP_GRACE_SECONDS, why_reap
 from orchestrator.errors import NameTaken
 from orchestrator.settings import Settings
 
 NOW = 1_000_000.0
-LONG_PAST, SOON = NOW - GRACE_SECONDS - 1, NOW + 1
+LONG_PAST, SOON = NOW - REAP_GRACE_SECONDS - 1, NOW + 1
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,13 @@ LONG_PAST, SOON = NOW - GRACE_SECONDS - 1, NOW + 1
     ],
 )
 def test_only_what_a_crash_left_is_removed(
-    kind: Kind, status: str, state: str, deadline: float, alive: bool, held: bool, why: str | None
+    kind: ContainerKind,
+    status: str,
+    state: str,
+    deadline: float,
+    alive: bool,
+    held: bool,
+    why: str | None,
 ) -> None:
     info = ContainerInfo(
         id="1", name="n", status=status, kind=kind, state=state, owner="o", deadline=deadline
@@ -56,7 +62,6 @@ def test_labels_say_again_what_was_written_on_them() -> None:
         state="s",
         owner="o",
         key="k",
-        spec_digest="d",
         created=7,
         deadline=5,
         labels={"run": "r"},

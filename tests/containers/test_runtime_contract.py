@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.containers.docker.create import create_body
 from orchestrator.containers.docker.runtime import DockerRuntime
-from orchestrator.containers.fake import STATE, FakeEngine, FakeRuntime
-from orchestrator.containers.labels import ContainerInfo, Kind, make_labels
+from orchestrator.containers.fake import FAKE_STATE, FakeEngine, FakeRuntime
+from orchestrator.containers.labels import ContainerInfo, ContainerKind, make_labels
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.container import HOME, Bind, ContainerSpec, File, Launch, Tmpfs, Volume
@@ -30,7 +30,7 @@ from orchestrator.wire.streams import Stream
 from tests.containers.fake_programs import PROGRAMS
 
 PATIENCE = 60
-LeaveBehind = Callable[[str, Kind, str], Awaitable[None]]
+LeaveBehind = Callable[[str, ContainerKind, str], Awaitable[None]]
 
 
 @pytest.fixture(params=["docker", "fake"])
@@ -44,16 +44,16 @@ def any_runtime(
     policy = MountPolicy(roots=settings.allowed_roots, home=settings.home)
     engine = FakeEngine(images=frozenset({image}), programs=PROGRAMS)
 
-    async def leave(name: str, kind: Kind, owner: str) -> None:
+    async def leave(name: str, kind: ContainerKind, owner: str) -> None:
         engine.containers[name] = ContainerInfo(
-            id=name, name=name, status="created", kind=kind, state=STATE, owner=owner
+            id=name, name=name, status="created", kind=kind, state=FAKE_STATE, owner=owner
         )
 
     return FakeRuntime(engine, policy), leave
 
 
 def _leave_on_docker(runtime: DockerRuntime, image: str) -> LeaveBehind:
-    async def leave(name: str, kind: Kind, owner: str) -> None:
+    async def leave(name: str, kind: ContainerKind, owner: str) -> None:
         state = runtime.owner.state
         spec = ContainerSpec(image=image)
         labels = make_labels(state=state, owner=owner, kind=kind)
@@ -321,12 +321,19 @@ async def test_a_kept_container_is_made_anew_for_another_spec_and_keeps_its_volu
     runtime_: Runtime, spec: ContainerSpec
 ) -> None:
     kept = kept_spec(spec)
-    roomier = kept.model_copy(update={"lifetime_seconds": 7200.0})
+    limits = kept.limits.model_copy(update={"pids": kept.limits.pids + 1})
+    roomier = kept.model_copy(update={"limits": limits})
     with anyio.fail_after(PATIENCE):
         async with runtime_.keep("carol", kept) as container:
             await container.run(Launch(argv=("tee", f"{HOME}/note")), b"first")
+        (first,) = await runtime_.list()
+        async with runtime_.keep("carol", kept):
+            (same,) = await runtime_.list()
         async with runtime_.keep("carol", roomier) as container:
             again = await container.run(Launch(argv=("cat", f"{HOME}/note")))
+            (other,) = await runtime_.list()
+        assert same.id == first.id
+        assert other.id != first.id
         assert again.stdout == b"first"
         assert await runtime_.forget("carol")
 

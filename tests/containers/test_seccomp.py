@@ -221,21 +221,6 @@ async def test_a_runtime_offers_the_profile_where_the_engine_filters_calls(
     assert await runtime.seccomp_profile() == seccomp.profile()
 
 
-@pytest.mark.parametrize(
-    ("info", "taken"),
-    [
-        ({"SecurityOptions": ["name=seccomp,profile=default"], "Architecture": "x86_64"}, True),
-        ({"SecurityOptions": ["name=seccomp,profile=default"], "Architecture": "amd64"}, True),
-        ({"SecurityOptions": ["name=seccomp,profile=default"], "Architecture": "arm64"}, True),
-        ({"SecurityOptions": ["name=seccomp,profile=default"], "Architecture": "s390x"}, False),
-        ({"SecurityOptions": ["name=apparmor"], "Architecture": "x86_64"}, False),
-        ({"SecurityOptions": None}, False),
-    ],
-)
-def test_an_engine_says_whether_it_takes_a_profile(info: dict[str, object], taken: bool) -> None:
-    assert docker_runtime._takes_our_profile(info) is taken
-
-
 async def test_an_engine_that_refuses_our_profile_gets_none_from_then_on(
     runtime: DockerRuntime,
     image: str,

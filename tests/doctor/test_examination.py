@@ -11,13 +11,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from orchestrator.containers.docker import held
 from orchestrator.containers.docker import runtime as docker_runtime
 from orchestrator.containers.docker.create import create_body
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.doctor import container_promises as promises
 from orchestrator.doctor import gateway_promises
-from orchestrator.doctor.container_promises import ENDINGS, INSIDE, Probes
+from orchestrator.doctor.container_promises import ENDINGS, INSIDE_PROMISES, Probes
 from orchestrator.doctor.examination import Check, check, examine
 from orchestrator.doctor.gateway_promises import GATEWAY
 from orchestrator.doctor.promise import ask, launch
@@ -56,7 +57,7 @@ def weaken(monkeypatch: pytest.MonkeyPatch) -> Weaken:
 
 
 async def look_inside(name: str, container: Container) -> Check:
-    (promise,) = (p for p in (*INSIDE, *GATEWAY) if p.name == name)
+    (promise,) = (p for p in (*INSIDE_PROMISES, *GATEWAY) if p.name == name)
     return await check(promise, container)
 
 
@@ -75,7 +76,7 @@ async def test_every_promise_holds_on_this_engine(
     async with aclosing(examine(runtime.engine, runtime, spec, workspace)) as found:
         checks = [check async for check in found]
     assert [check for check in checks if not check.ok or check.advice] == []
-    first = ["engine", "hello", *(p.name for p in (*INSIDE, *GATEWAY))]
+    first = ["engine", "hello", *(p.name for p in (*INSIDE_PROMISES, *GATEWAY))]
     assert [check.name for check in checks] == [*first, *(p.name for p in (*WORKSPACES, *ENDINGS))]
 
 
@@ -263,7 +264,7 @@ async def test_a_container_that_outlives_its_wire_breaks_the_promise(
 ) -> None:
     weaken(AutoRemove=False)
     monkeypatch.setattr(promises, "VANISH_SECONDS", 0.5)
-    monkeypatch.setattr(docker_runtime, "GONE_SECONDS", 0.1)
+    monkeypatch.setattr(held, "CONTAINER_GONE_SECONDS", 0.1)
     found = await look_at_ending(name, runtime, spec)
     assert (found.ok, found.detail) == (False, "still there after 0.5 s")
 

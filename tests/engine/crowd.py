@@ -68,7 +68,7 @@ class Crowd:
         """Everybody has their own answer, in the store as well, and the cap held."""
         answers = {run_id: (r.status, r.result) for run_id, r in self.results.items()}
         assert answers == {t.run_id: ("completed", f"You said: {t.prompt}") for t in tasks}
-        stored = await self._service.store.runs(limit=10 * len(tasks))
+        stored = await self._service.store.find_runs(limit=10 * len(tasks), results=True)
         mine = [run for run in stored if run.run_id in answers]
         assert Counter(run.status for run in mine) == {"completed": len(tasks)}
         assert {run.run_id: run.result for run in mine} == self.results

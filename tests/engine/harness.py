@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator import output
-from orchestrator.catalog import AgentsDir
+from orchestrator.app import Parts, compose
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.events import Event
@@ -15,20 +14,34 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.service import Service
-from orchestrator.engine.sessions.memory import Memory
 from orchestrator.engine.sessions.sessions import Sessions
-from orchestrator.engine.spares.pool import Pool
 from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
-from orchestrator.engine.staging import Staging
+from orchestrator.engine.staging import Gateway
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.model.service import ModelService
 from orchestrator.gateway.secrets.secret_store import SecretStore
+from orchestrator.settings import read_settings
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionRows
+from tests.engine.spares.watched_pool import WatchedPool
 
 Steps = Sequence[dict[str, object]]
+
+
+class _Engine:
+    """EngineLookup on a runtime that is open, with an image that is there."""
+
+    def __init__(self, runtime: Runtime, image: str) -> None:
+        self._image = image
+        self.seccomp_profile = runtime.seccomp_profile
+
+    async def agent_image(self) -> str:
+        return self._image
+
+    async def image_id(self, image: str) -> str:
+        return ""
 
 
 class Harness:
@@ -39,11 +52,17 @@ class Harness:
         self._image = image
         self._folder = folder
         self._agents = folder / "agents"
+        self._settings = read_settings(
+            {
+                "ORCHESTRATOR_AGENTS_DIR": str(self._agents),
+                "ORCHESTRATOR_STATE_DIR": str(folder),
+            }
+        )
         self.store = Store(folder / "runs.sqlite", "a test")
         policy = MountPolicy(roots=(folder,), home=Path("/nowhere"))
         self.copies = Copies(folder / "changes", policy)
         self.sessions = Sessions(runtime, SessionRows(self.store, "a test"))
-        self.pool: Pool[WaitingStage] = Pool(PoolLimits())
+        self.pool: WatchedPool[WaitingStage] = WatchedPool(PoolLimits())
         self.dialer = Dialer()
         self.environ: dict[str, str] = {}
         self.secrets: dict[str, str] = {}
@@ -59,30 +78,20 @@ class Harness:
         (self._agents / "worker" / "agent.md").write_text(text)
         model = ScriptedModel(Script.model_validate({"steps": list(steps), "each_task": each_task}))
 
-        async def image() -> str:
-            return self._image
-
-        staging = Staging(
+        parts = Parts(
+            store=self.store,
+            alive=lambda _: True,
             runtime=self._runtime,
-            models=ModelService(None),
-            image=image,
-            environ=self.environ,
+            engine=_Engine(self._runtime, self._image),
+            gateway=Gateway(ModelService(None), self.dialer, lambda _: model.upstream()),
             copies=self.copies,
-            dialer=self.dialer,
             secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
             sessions=self.sessions,
             pool=self.pool,
-            memory=Memory(self._agents, self._folder / "memory"),
+            variables=self.environ,
             ca_certificates=self.ca_certificates,
-            script_of=lambda _: model.upstream(),
         )
-        return Service(
-            agents=AgentsDir(self._agents, output.check_schema),
-            store=self.store,
-            staging=staging,
-            sessions=self.sessions,
-            copies=self.copies,
-        )
+        return compose(self._settings, parts)
 
     async def run(self, steps: Steps, task: Task | None = None, **fields: object) -> RunResult:
         task = task or Task(agent="worker", prompt="Do it.")

@@ -14,31 +14,39 @@ from anyio.abc import TaskGroup
 
 from orchestrator.access import Wish
 from orchestrator.domain.agent import AgentSpec, Asking
-from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.domain.result import Usage
 from orchestrator.domain.task import Task
 from orchestrator.engine.clock import Clock
-from orchestrator.engine.conversation import Conversation
 from orchestrator.engine.desk import Desk
-from orchestrator.engine.live import LiveRun
-from orchestrator.engine.outcome import Outcome
+from orchestrator.engine.live import LiveRun, RunChild
+from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Listener, Record
-from orchestrator.engine.service import Begun, Service
+from orchestrator.engine.service import Service
+from orchestrator.engine.sessions.memory import MemoryText
+from orchestrator.engine.stage import Stage
 from orchestrator.engine.tasks.lost import nothing_kept
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.plan import Plan
+from orchestrator.plan import Place
+from orchestrator.runners.signs import Ready
 from orchestrator.store.runs import Store
 
 AGENT = AgentSpec(name="worker", description="Works.", prompt="You work.")
 
 
 class Listening:
-    """Somebody to talk to, who remembers what he was told."""
+    """A conversation that remembers what the agent was told."""
 
     in_turn = True
+    last_text = ""
+    ready = Ready()
+    denied: tuple[str, ...] = ()
+    failed_servers: tuple[str, ...] = ()
 
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
         self.heard: list[str] = []
+
+    def bind(self, *_: object) -> None:
         self.at_work = anyio.Event()
         self.at_work.set()
 
@@ -47,7 +55,7 @@ class Listening:
 
     async def say(self, text: str) -> None:
         self.heard.append(text)
-        self._outcome.steered -= 1  # the turn that was interrupted has ended
+        self._live.is_interim(True)  # the turn that was interrupted has ended
 
 
 class ScriptedService(Service):
@@ -71,32 +79,31 @@ class ScriptedService(Service):
         self._groups: dict[str, TaskGroup] = {}
         self._over: dict[str, anyio.Event] = defaultdict(anyio.Event)
 
-    async def begin(self, task: Task, *listeners: Listener, wish: Wish | None = None) -> Begun:
-        plan = Plan(
-            agent=AGENT,
-            task=task,
-            container=ContainerSpec(image="none"),
-            launch=Launch(argv=("none",)),
-            timeout_seconds=600,
-            first_message=task.prompt,
-        )
+    async def accept(
+        self,
+        task: Task,
+        *listeners: Listener,
+        wish: Wish | None = None,
+        run_child: RunChild | None = None,
+    ) -> LiveRun:
+        prepared = Prepared(AGENT, task, Place(image="none"), {}, {}, MemoryText())
         record, clock = Record(task.run_id, self.store, listeners), Clock(600)
         seconds = self.answer_seconds.get(task.prompt, 600.0)
         asking = Asking(whom="parent", answer_seconds=seconds, approval_seconds=seconds)
         desk = Desk(task.run_id, self.store, self.exchanges, record, clock, asking, self.news)
         await self.store.add_run(task)
         record.note("queued", "for a test")
-        return Begun(cast("Any", None), LiveRun(plan, record, clock, desk))
+        return LiveRun(prepared, record, clock, desk, run_child or self.run)
 
-    async def _carry_out(self, begun: Begun, turns: AsyncExitStack) -> None:
-        live = begun.live
+    async def _run_when_free(self, live: LiveRun, held: AsyncExitStack) -> None:
         await self.store.set_status(live.run_id, "running")
-        heard = Listening(live.outcome)
-        live.conversation = cast("Conversation", heard)
-        live.reach = cast("Any", SimpleNamespace(model=SimpleNamespace(was_asked=True)))
+        heard = Listening(live)
+        model = SimpleNamespace(bill=SimpleNamespace(begun=True, usage=Usage()))
+        reach = SimpleNamespace(model=model, denied_hosts=())
         self.heard[live.run_id] = heard
         self.live[live.run_id] = live
-        with live.clock.running():
+        stage = Stage(cast("Any", None), cast("Any", heard), cast("Any", reach))
+        with live.clock.running(), live.on_stage(stage):
             async with anyio.create_task_group() as tasks:
                 self._groups[live.run_id] = tasks
                 await self._over[live.run_id].wait()
@@ -107,8 +114,7 @@ class ScriptedService(Service):
         self._groups[run_id].start_soon(deed)
 
     def complete(self, run_id: str, result: str) -> None:
-        outcome = self.live[run_id].outcome
-        outcome.status, outcome.reason, outcome.result = "completed", "ok", result
+        self.live[run_id].complete(result)
         self._over[run_id].set()
 
 
@@ -133,8 +139,8 @@ class Process:
 
     async def kill(self) -> None:
         """From this moment on, nothing that it does reaches the store."""
-        async with self.store._limiter:  # a thread that is at it finishes what it does
-            self.store._db.close()
+        async with self.store.database._limiter:  # a thread that is at it finishes what it does
+            self.store.database._db.close()
         self._living.discard(self.owner)
         await self.tasks.__aexit__(None, None, None)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from orchestrator.app import LazyRuntime, open_orchestrator
+from orchestrator.app import open_orchestrator
 from orchestrator.containers.docker.runtime import DockerRuntime
+from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.engine.service import Service
 from orchestrator.settings import Settings
 

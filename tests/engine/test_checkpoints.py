@@ -96,9 +96,9 @@ async def test_processes_live_on_while_changes_are_saved_and_the_end_replaces_wh
             task = Task(agent="worker", prompt="x", workspace=project)
             run_id = await tasks.start(task, lambda e: at_rest.set() if saved(e) else None)
             await at_rest.wait()
-            (question,) = (await tasks.view(run_id)).questions
-            await tasks.reply(run_id, question.message_id, "yes", None)
-            (view,) = await tasks.wait([run_id], None, seconds=PATIENCE)
+            (question,) = (await tasks.book.view(run_id)).questions
+            await tasks.book.reply(run_id, question.message_id, "yes", None)
+            (view,) = await tasks.book.wait([run_id], None, seconds=PATIENCE)
     assert view.result is not None
     assert (view.status, view.result.result) == ("completed", "alive\n.\n..\ngreeting.txt")
     assert view.result.changed_files == ()

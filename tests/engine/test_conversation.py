@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from orchestrator.containers.fake import FakeEngine, FakeProcess, FakeRuntime, Program
+from orchestrator.containers.fake import FakeEngine, FakeProcess, FakeProgram, FakeRuntime
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.engine.conversation import (
     MAX_DENIED,
-    MAX_TURNS,
+    MAX_UNREAD_TURNS,
     TOOL_CHARS,
     CliEnded,
     Conversation,
@@ -40,7 +40,7 @@ def asking(request_id: str, tool: str) -> bytes:
 
 
 @asynccontextmanager
-async def talking(cli: Program) -> AsyncIterator[Conversation]:
+async def talking(cli: FakeProgram) -> AsyncIterator[Conversation]:
     runtime = FakeRuntime(FakeEngine(images=frozenset({"image"}), programs={"cli": cli}))
     with anyio.fail_after(PATIENCE):
         async with (
@@ -59,11 +59,11 @@ async def test_verdicts_and_denials_that_are_made_up_are_not_all_kept() -> None:
 
     async with talking(cli) as conversation:
         await conversation.pump()
-        turns = [await conversation.turn() for _ in range(MAX_TURNS)]
+        turns = [await conversation.turn() for _ in range(MAX_UNREAD_TURNS)]
         with pytest.raises(CliEnded):
             await conversation.turn()
 
-    assert [turn.text for turn in turns] == [f"{number}" for number in range(MAX_TURNS)]
+    assert [turn.text for turn in turns] == [f"{number}" for number in range(MAX_UNREAD_TURNS)]
     assert list(conversation.denied)[:3] == ["Bash", "T0-0", "T0-1"]
     assert len(conversation.denied) == MAX_DENIED
     assert max(map(len, conversation.denied)) <= TOOL_CHARS
@@ -75,16 +75,23 @@ async def test_whoever_waits_is_told_when_the_cli_cannot_be_read_any_more() -> N
         await anyio.sleep_forever()
         return 0
 
-    def fail(asked: PermissionAsked) -> None:
-        raise RuntimeError("whoever should be told has gone")
+    class Gone:
+        """An approver whose run has ended."""
+
+        allow_rules = ask_rules = ("Bash",)
+
+        def ask(self, asked: PermissionAsked) -> None:
+            raise RuntimeError("the run has ended")
+
+        def withdraw(self, asked: PermissionAsked) -> None:
+            raise RuntimeError("the run has ended")
 
     async with talking(cli) as conversation:
-        conversation.on_permission = fail
-        conversation.on_withdrawn = fail
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(conversation.pump)
-            with pytest.raises(CliEnded):
-                await conversation.initialize()
-            with pytest.raises(CliEnded):
-                await conversation.turn()
+        with conversation.approved_by(Gone()):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(conversation.pump)
+                with pytest.raises(CliEnded):
+                    await conversation.initialize()
+                with pytest.raises(CliEnded):
+                    await conversation.turn()
     assert not conversation.at_rest

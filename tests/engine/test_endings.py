@@ -342,4 +342,4 @@ async def test_what_the_caller_got_wrong_is_an_error_and_no_run(harness: Harness
         await service.run(Task(agent="worker", prompt="x", caller="stranger"))
     with pytest.raises(MountRefused, match="takes no workspace"):
         await service.run(Task(agent="worker", prompt="x", workspace=Path("/srv")))
-    assert await harness.store.runs() == ()
+    assert await harness.store.find_runs() == ()

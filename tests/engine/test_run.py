@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,10 +24,11 @@ from orchestrator.domain.task import Task
 from orchestrator.engine import turns
 from orchestrator.engine.conversation import NOBODY_ALLOWS
 from orchestrator.engine.copies import Copies
+from orchestrator.engine.live import LiveRun
 from orchestrator.engine.record import Record
-from orchestrator.engine.run import NOT_KEPT, carry_out, conclude
-from orchestrator.engine.service import Begun
-from orchestrator.engine.stage import Stage, open_cli
+from orchestrator.engine.run import NOT_KEPT, conclude, execute
+from orchestrator.engine.stage import Stage
+from orchestrator.engine.staging import open_stage
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.reach import Reach
@@ -62,12 +64,12 @@ async def test_a_run_whose_answer_cannot_be_kept_ends_all_the_same(
     service: ScriptedService, store: Store, value: object
 ) -> None:
     told: list[Event] = []
-    begun = await service.begin(Task(agent="worker", prompt="x"), told.append)
-    run_id = begun.live.run_id
+    live = await service.accept(Task(agent="worker", prompt="x"), told.append)
+    run_id = live.run_id
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_complete, service, begun, value)
-            result = await service.carry(begun)
+            tasks.start_soon(_complete, service, live, value)
+            result = await service.finish(live)
 
     assert (result.status, result.reason, result.message) == ("failed", "machinery", NOT_KEPT)
     kept = await store.run(run_id)
@@ -78,20 +80,20 @@ async def test_a_run_whose_answer_cannot_be_kept_ends_all_the_same(
     assert told[-1] == ends[0]
 
 
-async def _complete(service: ScriptedService, begun: Begun, value: object) -> None:
-    while begun.live.run_id not in service.live:
+async def _complete(service: ScriptedService, live: LiveRun, value: object) -> None:
+    while live.run_id not in service.live:
         await anyio.lowlevel.checkpoint()
-    service.complete(begun.live.run_id, cast("Any", value))
+    service.complete(live.run_id, cast("Any", value))
 
 
 async def test_a_task_that_is_given_up_ends_whatever_is_wrong_with_it(
     service: ScriptedService, store: Store
 ) -> None:
-    begun = await service.begin(Task(agent="worker", prompt="x"))
-    begun.live.outcome.result = deep(5000)
-    result = await service.give_up(begun, "cancelled", "nobody wants it")
+    live = await service.accept(Task(agent="worker", prompt="x"))
+    live.result = deep(5000)
+    result = await service.give_up(live, "cancelled", "nobody wants it")
 
-    kept = await store.run(begun.live.run_id)
+    kept = await store.run(live.run_id)
     assert kept is not None
     assert (kept.status, kept.reason, kept.result) == ("failed", "machinery", result)
 
@@ -106,7 +108,7 @@ async def test_a_task_that_is_given_up_ends_whatever_is_wrong_with_it(
 async def test_an_answer_that_takes_for_ever_to_compare_is_given_up_and_nobody_waits_for_it(
     text: str, schema: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "READ_SECONDS", 1.0)
+    monkeypatch.setattr(turns, "ANSWER_CHECK_SECONDS", 1.0)
     beats = 0
 
     async def beat() -> None:
@@ -122,7 +124,7 @@ async def test_an_answer_that_takes_for_ever_to_compare_is_given_up_and_nobody_w
             tasks.cancel_scope.cancel()
     assert answer.errors[0].startswith("the answer could not be compared with its schema in 1 s")
     assert beats > 10
-    monkeypatch.setattr(turns, "READ_SECONDS", PATIENCE)
+    monkeypatch.setattr(turns, "ANSWER_CHECK_SECONDS", PATIENCE)
     good = await turns._read('"fine"', {"type": "string", "pattern": "^f"})
     assert good == output.Answer(value="fine")
 
@@ -140,19 +142,18 @@ async def test_half_a_character_and_bottomless_data_are_kept_as_something_else(
 
 
 async def test_no_part_of_the_envelope_shows_a_secret(service: ScriptedService) -> None:
-    begun = await service.begin(Task(agent="worker", prompt="x"))
-    live, outcome = begun.live, begun.live.outcome
+    live = await service.accept(Task(agent="worker", prompt="x"))
     live.record.add_secrets([SECRET, "completed"])
-    outcome.fail("cli_crashed", f"it said {SECRET}")
-    outcome.result = {SECRET: [SECRET]}
-    outcome.partial_text = outcome.model = outcome.session_id = outcome.session_note = SECRET
-    outcome.schema_errors = outcome.denied_tools = outcome.denied_hosts = (SECRET,)
-    outcome.failed_mcp_servers = (SECRET,)
-    outcome.changed_files = (
+    live.fail("cli_crashed", f"it said {SECRET}")
+    live.result = {SECRET: [SECRET]}
+    live.partial_text = live.model = live.session_id = live.session_note = SECRET
+    live.schema_errors = live.denied_tools = live.denied_hosts = (SECRET,)
+    live.failed_mcp_servers = (SECRET,)
+    live.changed_files = (
         ChangedFile(path=f"{SECRET}/new", change="renamed", old_path=SECRET),
         ChangedFile(path="half \udcff", change="added"),
     )
-    outcome.patch = f"+++ {SECRET}"
+    live.patch = f"+++ {SECRET}"
     result = await conclude(live)
 
     assert SECRET not in result.model_dump_json()
@@ -162,7 +163,7 @@ async def test_no_part_of_the_envelope_shows_a_secret(service: ScriptedService) 
         ChangedFile(path="half ?", change="added"),
     )
 
-    outcome.status, outcome.reason = "completed", "ok"
+    live.status, live.reason = "completed", "ok"
     assert (await conclude(live)).status == "completed"  # a word of ours is no secret
 
 
@@ -183,7 +184,7 @@ async def test_a_call_that_asks_when_its_run_is_over_is_refused_and_the_cli_stil
         await anyio.sleep_forever()
         return 0
 
-    begun = await service.begin(Task(agent="worker", prompt="x"))
+    live = await service.accept(Task(agent="worker", prompt="x"))
     agent = AgentSpec.model_validate(
         {
             "name": "worker",
@@ -193,12 +194,11 @@ async def test_a_call_that_asks_when_its_run_is_over_is_refused_and_the_cli_stil
             "approval": {"Bash": "ask"},
         }
     )
-    live = begun.live
-    live.plan = live.plan.model_copy(update={"agent": agent})
+    live = replace(live, prepared=replace(live.prepared, agent=agent))
     copies = Copies(tmp_path / "changes", MountPolicy(roots=(tmp_path,), home=Path("/nowhere")))
     async with staged(cli) as stage:
-        await carry_out(live, _held(stage), copies)
-        assert (live.outcome.status, live.outcome.result) == ("completed", "done")
+        await execute(live, _held(stage), copies)
+        assert (live.status, live.result) == ("completed", "done")
         await stage.conversation.say("one more thing")
         await refused.wait()
         assert (await stage.conversation.turn()).text == "still here"
@@ -218,7 +218,7 @@ async def staged(cli: Callable[[FakeProcess], Any]) -> AsyncIterator[Stage]:
     with anyio.fail_after(PATIENCE):
         async with (
             runtime.open(ContainerSpec(image="image")) as container,
-            open_cli(container, Launch(argv=("cli",)), reach) as stage,
+            open_stage(container, Launch(argv=("cli",)), reach) as stage,
         ):
             yield stage
 

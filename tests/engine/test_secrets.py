@@ -17,9 +17,10 @@ from pydantic import SecretStr
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.gateway.model.scripted import Script, ScriptedServer, scripted_server
+from orchestrator.gateway.model.scripted import Script
 from orchestrator.settings import Settings
 from tests.engine.staged import engine_of, open_service, write_agent, write_workspace
+from tests.gateway.model.scripted_server import ScriptedServer, scripted_server
 
 RUN_SECONDS = 120
 
@@ -100,7 +101,7 @@ async def watched_run(settings: Settings, task: Task) -> Seen:
         await started.wait()
         runtime = await engine_of(service)
         (info,) = await runtime.list()
-        seen.container = await runtime.inspect(info.id)
+        seen.container = await runtime.engine.inspect(info.id)
         seen.machine = [*_processes()]
 
     with anyio.fail_after(RUN_SECONDS):

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import h11
 
 from orchestrator.wire import warden as w
-from orchestrator.wire.host import Service
+from orchestrator.wire.host import RelayService
 from orchestrator.wire.streams import Mux, Stream
 
 PATIENCE = 30
@@ -20,7 +20,7 @@ PATIENCE = 30
 
 
 @asynccontextmanager
-async def connection(service: Service) -> AsyncIterator[Stream]:
+async def connection(service: RelayService) -> AsyncIterator[Stream]:
     """The container's end of a connection to a service."""
     near, far = joined()
     task = asyncio.get_running_loop().create_task(_serve(service, far))
@@ -52,7 +52,7 @@ def joined() -> tuple[Stream, Stream]:
     return near, host.accept(near.number)
 
 
-async def _serve(service: Service, stream: Stream) -> None:
+async def _serve(service: RelayService, stream: Stream) -> None:
     try:
         await service(stream)
         stream.end()
@@ -163,7 +163,7 @@ async def turns_during(work: Callable[[], Awaitable[object]]) -> int:
     return turns
 
 
-async def raw_answer(service: Service, sent: bytes) -> bytes:
+async def raw_answer(service: RelayService, sent: bytes) -> bytes:
     """All that a service says to some bytes."""
     async with connection(service) as stream:
         await stream.write(sent)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from orchestrator.gateway.http.loopback import SocketStream
+from orchestrator.gateway.http.socket_stream import SocketStream
 
 HELLO = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 
@@ -105,4 +105,5 @@ def certificate(folder: Path, host: str) -> tuple[Path, ssl.SSLContext]:
 
 
 async def connect(port: int) -> SocketStream:
-    return SocketStream(*await asyncio.open_connection("127.0.0.1", port))
+    loop = asyncio.get_running_loop()
+    return (await loop.create_connection(SocketStream, "127.0.0.1", port))[1]

@@ -17,7 +17,7 @@ from mcp import Client as McpClient
 
 from orchestrator.errors import RunNotFound
 from orchestrator.gateway import parent
-from orchestrator.gateway.http.loopback import SocketStream
+from orchestrator.gateway.http.loopback import listen_on_loopback
 from orchestrator.gateway.parent import ParentAccess
 from tests.gateway.near import PATIENCE, Answer, Client, connection
 
@@ -165,8 +165,8 @@ async def test_there_is_nothing_else_here(method: str, path: str, status: int) -
         (b'{"jsonrpc": "2.0", "id": true, "method": "ping"}', 400),
         (b'{"jsonrpc": "2.0", "id": 1, "method": []}', 400),
         (message("ping", ["x"]), 400),
-        (message("ping", {"x": "x" * parent.BODY_BYTES}), 413),
-        (b"x" * (parent.ROOM_BYTES + 1), 413),
+        (message("ping", {"x": "x" * parent.MAX_MESSAGE_BYTES}), 413),
+        (b"x" * (parent.MESSAGE_ROOM_BYTES + 1), 413),
         (b'{"jsonrpc": "2.0", "id": 1, "result": {}}', 202),
     ],
 )
@@ -186,7 +186,10 @@ async def test_the_protocols_own_client_gets_along_with_it(mode: Literal["auto",
     told: list[str] = []
     access = ParentAccess(ask, lambda summary, status: told.append(f"{status}: {summary}"))
     with anyio.fail_after(PATIENCE):
-        async with on_loopback(access) as url, McpClient(url, mode=mode) as client:
+        async with (
+            listen_on_loopback(access.service) as url,
+            McpClient(f"{url}{parent.PARENT_PATH}", mode=mode) as client,
+        ):
             tools = (await client.list_tools()).tools
             asked = {"question": "Which?", "default_answer": "that", "runId": "somebody else's"}
             answer = await client.call_tool("ask_parent", asked)
@@ -195,29 +198,6 @@ async def test_the_protocols_own_client_gets_along_with_it(mode: Literal["auto",
     assert [tool.name for tool in tools] == ["ask_parent", "update_status"]
     assert answer.content[0].model_dump()["text"] == "Which? that"
     assert told == ["working: Half way."]
-
-
-@asynccontextmanager
-async def on_loopback(access: ParentAccess) -> AsyncIterator[str]:
-    connections: set[asyncio.Task[None]] = set()
-
-    async def serve(stream: SocketStream) -> None:
-        try:
-            await access.service(stream)
-        finally:
-            await stream.close()
-
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.add(asyncio.get_running_loop().create_task(serve(SocketStream(reader, writer))))
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
-    finally:
-        server.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
 
 
 # Questions

@@ -55,7 +55,7 @@ async def test_20_calls_to_one_session_run_in_order_and_none_is_lost(harness: Ha
     assert str(last.result).startswith(f"start {numbers}")
     (row,) = await harness.sessions.list()
     assert row.runs == COUNT + 2
-    assert [run.status for run in await harness.store.runs()] == ["completed"] * (COUNT + 2)
+    assert [run.status for run in await harness.store.find_runs()] == ["completed"] * (COUNT + 2)
 
 
 async def test_20_sessions_run_side_by_side_and_know_nothing_of_each_other(

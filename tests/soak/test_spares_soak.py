@@ -16,11 +16,11 @@ from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
-from orchestrator.engine.spares.pool import Pool
-from orchestrator.engine.spares.shelf import PoolLimits, PoolState
+from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
 from orchestrator.errors import OrchestratorError
 from tests.engine.harness import Harness, Steps, bash
+from tests.engine.spares.watched_pool import PoolState, WatchedPool
 
 RUNS = int(os.environ.get("SOAK_SPARE_RUNS", "300"))
 SEED = int(os.environ.get("SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
@@ -150,7 +150,7 @@ async def test_hundreds_of_runs_on_spares_with_faults_leak_nothing_and_reuse_not
 ) -> None:
     storm = Storm(harness, runtime)
     limits = PoolLimits(quiet_seconds=0.1, check_seconds=0.1, backoff_seconds=0.1)
-    pool = Pool[WaitingStage](limits, available_bytes=lambda: storm.available)
+    pool = WatchedPool[WaitingStage](limits, available_bytes=lambda: storm.available)
     try:
         async with pool:
             harness.pool = pool

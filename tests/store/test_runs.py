@@ -51,7 +51,7 @@ async def test_runs_are_listed_newest_first(store: Store) -> None:
     for task in tasks:
         await store.add_run(task)
 
-    listed = await store.runs(limit=3)
+    listed = await store.find_runs(limit=3)
     assert [run.agent for run in listed] == ["a4", "a3", "a2"]
 
 
@@ -155,8 +155,10 @@ async def test_what_another_version_wrote_can_be_read(store: Store) -> None:
     result = RunResult(run_id="r1", agent="a", caller="main", status="failed", reason="machinery")
     await store.finish(result, ())
     written = result.model_dump(mode="json") | {"novelty": 1, "reason": "something_new"}
-    await store.write("UPDATE runs SET result = ? WHERE run_id = 'r1'", json.dumps(written))
-    await store.write("INSERT INTO events VALUES ('r1', 1, 0.0, 'novel', 'a thing', '{}')")
+    await store.database.write(
+        "UPDATE runs SET result = ? WHERE run_id = 'r1'", json.dumps(written)
+    )
+    await store.database.write("INSERT INTO events VALUES ('r1', 1, 0.0, 'novel', 'a thing', '{}')")
     record = await store.run("r1")
     assert record is not None
     assert record.result == result
@@ -199,10 +201,10 @@ async def test_chatter_does_not_hide_what_the_gateway_saw(
 
 async def test_events_that_could_not_be_kept_are_tried_again(store: Store) -> None:
     record = Record("r1", store)
-    store.create("ALTER TABLE events RENAME TO away")
+    await store.database.write("ALTER TABLE events RENAME TO away")
     record.note("text", "one")
     await record.flush()
-    store.create("ALTER TABLE away RENAME TO events")
+    await store.database.write("ALTER TABLE away RENAME TO events")
     record.note("text", "two")
     await record.flush()
     assert [event.text for event in await store.events("r1")] == ["one", "two"]

@@ -11,9 +11,8 @@ from orchestrator.surfaces.event_lines import (
     event_line,
     plain_line,
     shown_events,
-    visible,
-    write,
 )
+from orchestrator.surfaces.text import visible, write
 
 
 def test_an_event_is_one_line_whatever_its_text_holds() -> None:
@@ -49,6 +48,7 @@ def test_a_stream_without_unicode_gets_question_marks() -> None:
 
 def test_a_terminal_gets_one_cut_line_for_each_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "20")  # without it, rich takes a dumb terminal to be 80 wide
     monkeypatch.setenv("TERM", "dumb")
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)

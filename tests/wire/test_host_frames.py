@@ -267,7 +267,7 @@ async def test_of_what_the_warden_says_on_its_way_out_the_tail_is_kept() -> None
 async def test_an_answered_connection_is_ended_and_given_up_when_its_client_does_not_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(host, "LINGER_SECONDS", 0.01)
+    monkeypatch.setattr(host, "RELAY_LINGER_SECONDS", 0.01)
     wire, link = new_wire()
 
     async def answer(stream: Stream) -> None:

@@ -139,6 +139,61 @@ async def test_an_unread_stream_holds_a_window_and_no_more() -> None:
             tasks.cancel_scope.cancel()
 
 
+async def test_a_full_transport_stops_every_writer_of_data_until_it_takes_more() -> None:
+    pair = Pair(1)
+    streams = [(pair.open(), await pair.accepted.get()) for _ in range(2)]
+    arrived: list[bytes] = []
+
+    async def copy(near: Stream, far: Stream) -> None:
+        await near.write(b"x" * 100_000)
+        near.end()
+        arrived.append(await read_all(far, 1))
+
+    with anyio.fail_after(PATIENCE):
+        for _ in range(2):  # a transport fills up and drains many times
+            pair.host.hold()
+            pair.host.hold()  # told twice, it is still one hold
+            async with anyio.create_task_group() as tasks:
+                for near, far in streams:
+                    tasks.start_soon(copy, near, far)
+                await anyio.wait_all_tasks_blocked()
+                assert arrived == []
+                assert [far._waiting for _, far in streams] == [0, 0]
+                pair.host.release()
+            assert arrived == [b"x" * 100_000] * 2
+            assert pair.host.held is None
+            streams = [(pair.open(), await pair.accepted.get()) for _ in range(2)]
+            arrived.clear()
+
+
+async def test_a_full_transport_still_takes_what_is_not_data() -> None:
+    pair = Pair(1)
+    near = pair.open()
+    far = await pair.accepted.get()
+    pair.host.hold()
+    with anyio.fail_after(PATIENCE):
+        near.end()
+        assert await far.read() == b""
+        other = pair.open()
+        assert (await pair.accepted.get()).number == other.number
+
+
+async def test_a_writer_that_waits_for_a_full_transport_is_told_of_the_end() -> None:
+    pair = Pair(1)
+    near = pair.open()
+    pair.host.hold()
+
+    async def write() -> None:
+        with pytest.raises(WireLost, match="gone"):
+            await near.write(b"x")
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            await anyio.wait_all_tasks_blocked()
+            pair.host.lose("gone")
+
+
 def test_small_pieces_take_little_more_room_than_what_is_in_them() -> None:
     stream = Mux(lambda _: None, lambda *_: None, w.FROM_WARDEN).open()
     for _ in range(w.WINDOW // 2):
@@ -213,3 +268,19 @@ def test_late_frames_of_an_ended_stream_are_ignored() -> None:
     mux = Mux(lambda _: None, lambda *_: None, w.FROM_WARDEN)
     mux.open().reset()
     mux.feed(w.encode(w.DATA, 1, b"late") + w.encode(w.END, 1))
+
+
+@pytest.mark.parametrize("accepted", [w.FROM_WARDEN, w.FROM_HOST])
+def test_each_end_knows_which_numbers_were_used_by_their_parity(accepted: frozenset[int]) -> None:
+    """Late frames are ignored up to the last number of either end, and refused from the next on."""
+    mux = Mux(lambda _: None, lambda *_: None, accepted)
+    ours = [mux.open() for _ in range(4)]
+    first = 3 - ours[0].number  # one end counts 1, 3, 5, the other 2, 4, 6
+    theirs = [mux.accept(first + 2 * n) for n in range(2)]
+    for stream in (*ours, *theirs):
+        stream.reset()
+    for stream in (*ours, *theirs):
+        mux.feed(w.encode(w.DATA, stream.number, b"late"))
+    for number in (ours[-1].number + 2, theirs[-1].number + 2, theirs[-1].number + 4):
+        with pytest.raises(w.Malformed, match=f"stream {number} was never opened"):
+            mux.feed(w.encode(w.DATA, number, b"x"))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.workspace.applying.apply import apply
-from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.transfer import collect, copy_in
 from tests.workspace.trees import PATIENCE, LocalBox, Tree, git, tree
 
 NAMES = st.sampled_from(["a", "b", "c d", "é", "x\ny", "-n", '"q"', "\\"])

@@ -13,11 +13,11 @@ import pytest
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.engine.copies import SNAPSHOTS, Copies
 from orchestrator.errors import ApplyRefused
-from orchestrator.workspace.changes.changes import Change, Changes, State
-from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.changes.collected import Change, Changes, State
 from orchestrator.workspace.kept import Handed
 from orchestrator.workspace.reading.tree import Snapshot
 from orchestrator.workspace.snapshots import Snapshots, rebased, updated
+from orchestrator.workspace.transfer import collect, copy_in
 from tests.workspace.trees import PATIENCE, LocalBox, make, tree
 
 ROOT = Path("/w")

@@ -19,7 +19,7 @@ import urllib3.exceptions
 
 from orchestrator.containers.failure import engine_error
 from orchestrator.domain import Frozen
-from orchestrator.errors import EngineUnreachable
+from orchestrator.errors import EngineRefused, EngineUnreachable, NameTaken, OrchestratorError
 from orchestrator.settings import Settings
 
 CALL_SECONDS = 60
@@ -29,7 +29,7 @@ OLDEST_API = "1.40"
 """Docker 19.03 and Podman 4: only to ask which version an engine speaks."""
 
 CALL_THREADS = 32
-"""Blocking calls under way at once. anyio's own limit of 40 is shared with everybody else."""
+"""Blocking calls under way at once. anyio's own limit of 40 is shared with all other threads."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -90,6 +90,32 @@ class Engine:
             address=self.address, version=str(said["Version"]), api_version=self.api.api_version
         )
 
+    async def inspect(self, container: str) -> dict[str, object] | None:
+        """What the engine says of a container, by name or id; None if there is none."""
+        try:
+            found = await self.call(self.api.inspect_container, container)
+        except EngineRefused as exc:
+            if _is_gone(exc):
+                return None
+            raise
+        return dict(found)
+
+    async def remove(self, container: str) -> None:
+        """Remove a container by force; one that is gone or going already is as good."""
+        try:
+            await self.call(self.api.remove_container, container, force=True, v=True)
+        except (EngineRefused, NameTaken) as exc:
+            if not _is_gone(exc):
+                raise
+
+    async def remove_volume(self, name: str) -> None:
+        """Remove a volume; one that is gone already is as good."""
+        try:
+            await self.call(self.api.remove_volume, name, force=True)
+        except EngineRefused as exc:
+            if not _is_gone(exc):
+                raise
+
     def close(self) -> None:
         self.api.close()
 
@@ -110,14 +136,14 @@ def connect(settings: Settings) -> Engine:
 
 
 def _try_socket(address: str) -> None:
-    """Raise OSError unless somebody listens; docker-py would leave the socket open."""
+    """Raise OSError unless a server listens; docker-py would leave the socket open."""
     if address.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as attempt:
             attempt.connect(address.removeprefix("unix://"))
 
 
 def _client(address: str, tls_dir: Path | None) -> docker.APIClient:
-    # Not version="auto", which leaves a socket open when nobody answers.
+    # Not version="auto", which leaves a socket open when no engine answers.
     tls = _tls(tls_dir)
     first = docker.APIClient(address, version=OLDEST_API, timeout=CALL_SECONDS, tls=tls)
     try:
@@ -135,3 +161,9 @@ def _tls(tls_dir: Path | None) -> docker.tls.TLSConfig | bool:
         ca_cert=str(tls_dir / "ca.pem"),
         verify=True,
     )
+
+
+def _is_gone(exc: OrchestratorError) -> bool:
+    text = str(exc).lower()
+    signs = ("no such container", "no such volume", "already in progress", "no container with")
+    return any(sign in text for sign in signs)

@@ -1,4 +1,4 @@
-"""One stream of engine events for all containers: who died, with which code, for want of what."""
+"""One stream of engine events for all containers: which one died, with which code, and of what."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from orchestrator.containers.docker.engine import Engine
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 RECONNECT_SECONDS = 0.5
 """Between attempts to hear from an engine that went away."""
 
-MAX_LINE = 1024 * 1024
+ENGINE_EVENT_BYTES = 1024 * 1024
 """One event; labels are what makes them long."""
 
 
@@ -34,7 +35,6 @@ class EventStream:
             "event": ["die", "oom", "destroy"],
         }
         self._fates: dict[str, Fate] = {}
-        self._buffer = bytearray()
         self._since = f"{time.time():.9f}"
         self._last_nano = 0
         self._task: asyncio.Task[None] | None = None
@@ -60,31 +60,24 @@ class EventStream:
 
     async def _follow(self) -> None:
         while True:
-            self._buffer.clear()
-            connection = Connection(self._on_bytes)
-            lost = asyncio.Event()
-            connection.on_lost = lost.set
+            connection = Connection(lambda _: _Lines(self._on_line))
             try:
                 await follow_events(self._engine, self._filters, self._since, connection)
                 self._connected.set()
-                await lost.wait()
+                await connection.receiver.lost.wait()
             except OrchestratorError as exc:
                 log.debug("no events from the engine: %s", exc)
             finally:
                 connection.close()
-            self._connected.set()  # an engine that is away must not hold up whoever starts us
+            self._connected.set()  # `start` must not wait for an engine that is away
             await asyncio.sleep(RECONNECT_SECONDS)
 
-    def _on_bytes(self, data: bytes) -> None:
-        self._buffer += data
-        *lines, rest = bytes(self._buffer).split(b"\n")
-        self._buffer[:] = rest[-MAX_LINE:]
-        for line in lines:
-            try:
-                event = json.loads(line)
-                self._on_event(event["Action"], event["Actor"], event.get("timeNano", 0))
-            except (ValueError, KeyError, TypeError):
-                continue  # an error text, or a kind of event that we do not know
+    def _on_line(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+            self._on_event(event["Action"], event["Actor"], event.get("timeNano", 0))
+        except (ValueError, KeyError, TypeError):
+            return  # an error text, or a kind of event that we do not know
 
     def _on_event(self, action: str, actor: dict[str, object], time_nano: int) -> None:
         # The next connection asks from here on, so that nothing is missed in between.
@@ -103,3 +96,27 @@ class EventStream:
         elif action in ("destroy", "remove"):
             fate.died.set()
             fate.gone.set()
+
+
+class _Lines:
+    """Receives one connection's events, and hands on each line that is complete."""
+
+    def __init__(self, on_line: Callable[[bytes], None]) -> None:
+        self.lost = asyncio.Event()
+        self._on_line = on_line
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-ENGINE_EVENT_BYTES:]
+        for line in lines:
+            self._on_line(line)
+
+    def disconnected(self) -> None:
+        self.lost.set()
+
+    def hold(self) -> None:
+        """Nothing more is written than the request."""
+
+    def release(self) -> None:
+        """As `hold`."""

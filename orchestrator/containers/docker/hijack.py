@@ -10,45 +10,70 @@ import json
 import re
 import ssl
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.failure import engine_error
+from orchestrator.domain.container import User
 from orchestrator.errors import EngineUnreachable, OrchestratorError
+from orchestrator.wire.host import Link, Wire
 
-MAX_HEAD = 64 * 1024
+ENGINE_HEAD_BYTES = 64 * 1024
 """An engine's response head; a longer one is not an engine's."""
 
-ANSWER_SECONDS = 30.0
+ENGINE_ANSWER_SECONDS = 30.0
 """From asking to the response head."""
 
 WRITE_HIGH_WATER = 1024 * 1024
 """Unsent bytes above which streams wait."""
 
 
-class Connection(asyncio.Protocol):
-    """One HTTP exchange whose body goes to `on_body` until either side hangs up."""
+class Receiver(Protocol):
+    """What hears a connection. The event loop calls it, so nothing in it may block."""
 
-    def __init__(self, on_body: Callable[[bytes], None]) -> None:
-        self.on_body = on_body
-        self.on_lost: Callable[[], None] = lambda: None
-        self.on_pause: Callable[[], None] = lambda: None
-        self.on_resume: Callable[[], None] = lambda: None
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the body."""
+        ...
+
+    def disconnected(self) -> None:
+        """Either side has hung up; nothing comes after this."""
+        ...
+
+    def hold(self) -> None:
+        """More than WRITE_HIGH_WATER is unsent: write no more until `release`."""
+        ...
+
+    def release(self) -> None: ...
+
+
+R = TypeVar("R", bound=Receiver)
+
+
+class Connection(asyncio.Protocol, Generic[R]):
+    """One HTTP exchange whose body goes to its receiver until either side hangs up.
+
+    The receiver is made by `receiver_of`, from this connection: a wire writes to the connection
+    that it hears.
+    """
+
+    def __init__(self, receiver_of: Callable[[Link], R]) -> None:
         self._transport: asyncio.Transport | None = None
         self._head: bytearray | None = bytearray()
         self._refusal: tuple[int, bytearray] | None = None
-        self._refusal_bytes = MAX_HEAD
+        self._refusal_bytes = ENGINE_HEAD_BYTES
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.receiver = receiver_of(self)
 
     async def ask(self, request: str) -> None:
         """Send the request; return when the engine has said yes."""
         self.write(request.encode())
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(ENGINE_ANSWER_SECONDS):
                 await self._answered
         except TimeoutError as exc:
             raise EngineUnreachable(
-                f"the engine did not answer within {ANSWER_SECONDS:.0f} s; is it overloaded?"
+                f"the engine did not answer within {ENGINE_ANSWER_SECONDS:.0f} s; is it overloaded?"
             ) from exc
 
     def write(self, data: bytes) -> None:
@@ -72,7 +97,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._head is None:
-            self.on_body(data)
+            self.receiver.feed(data)
         elif self._refusal is not None:
             self._read_refusal(self._refusal[1], data)
         else:
@@ -82,14 +107,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._answered.done():
             self._answered.set_exception(self._why_not(exc))
-            self._answered.exception()  # nobody may be waiting any more
-        self.on_lost()
+            self._answered.exception()  # read: `ask` may have given up
+        self.receiver.disconnected()
 
     def pause_writing(self) -> None:
-        self.on_pause()
+        self.receiver.hold()
 
     def resume_writing(self) -> None:
-        self.on_resume()
+        self.receiver.release()
 
     # Inside
 
@@ -97,7 +122,7 @@ class Connection(asyncio.Protocol):
         assert self._head is not None  # noqa: S101 for the type checker
         head, separator, rest = bytes(self._head).partition(b"\r\n\r\n")
         if not separator:
-            if len(self._head) > MAX_HEAD:
+            if len(self._head) > ENGINE_HEAD_BYTES:
                 self.close()
             return
         words = head.split(b" ", 2)
@@ -107,15 +132,17 @@ class Connection(asyncio.Protocol):
             if not self._answered.done():
                 self._answered.set_result(None)
             if rest:
-                self.on_body(rest)
+                self.receiver.feed(rest)
         else:  # the reason follows in the body
             self._refusal = (status, bytearray())
             length = re.search(rb"(?i)\r\ncontent-length: *([0-9]{1,9})\r\n", head + b"\r\n")
-            self._refusal_bytes = min(int(length[1]), MAX_HEAD) if length else MAX_HEAD
+            self._refusal_bytes = (
+                min(int(length[1]), ENGINE_HEAD_BYTES) if length else ENGINE_HEAD_BYTES
+            )
             self._read_refusal(self._refusal[1], rest)
 
     def _read_refusal(self, body: bytearray, data: bytes) -> None:
-        body += data[:MAX_HEAD]
+        body += data[:ENGINE_HEAD_BYTES]
         # Docker hangs up after it; Podman waits for another request.
         if len(body) >= self._refusal_bytes:
             self.close()
@@ -132,7 +159,7 @@ class Connection(asyncio.Protocol):
         return engine_error(status, str(message))
 
 
-async def attach(engine: Engine, container: str, connection: Connection) -> None:
+async def attach(engine: Engine, container: str, connection: Connection[R]) -> None:
     """Become the one client of a container's stdin, stdout and stderr. Before its start."""
     await _connect(engine, connection)
     path = f"/containers/{quote(container)}/attach?stream=1&stdin=1&stdout=1&stderr=1"
@@ -143,7 +170,7 @@ async def attach(engine: Engine, container: str, connection: Connection) -> None
 
 
 async def follow_events(
-    engine: Engine, filters: dict[str, list[str]], since: str, connection: Connection
+    engine: Engine, filters: dict[str, list[str]], since: str, connection: Connection[R]
 ) -> None:
     """Have the engine's events come in as lines of JSON, from `since` on."""
     await _connect(engine, connection)
@@ -152,14 +179,17 @@ async def follow_events(
     await connection.ask(f"GET {_prefix(engine)}/events?{query} HTTP/1.0\r\nHost: engine\r\n\r\n")
 
 
-class Demultiplexer:
-    """The engine's framing of stdout and stderr, taken off. Its headers cut ours anywhere."""
+class AttachedWire:
+    """A wire on an attached container: takes off the engine's framing of stdout and stderr.
 
-    def __init__(
-        self, stdout: Callable[[memoryview], None], stderr: Callable[[bytes], None]
-    ) -> None:
-        self._stdout = stdout
-        self._stderr = stderr
+    The engine's headers may cut our frames anywhere, and come in pieces themselves.
+    """
+
+    def __init__(self, link: Link, user: User, name: str) -> None:
+        self.wire = Wire(link, user, name)
+        self.disconnected = self.wire.disconnected
+        self.hold = self.wire.hold
+        self.release = self.wire.release
         self._header = bytearray()
         self._left = 0
 
@@ -178,9 +208,9 @@ class Demultiplexer:
             part, view = view[: self._left], view[self._left :]
             self._left -= len(part)
             if self._header[0] == 2:
-                self._stderr(bytes(part))
+                self.wire.feed_stderr(bytes(part))
             else:
-                self._stdout(part)
+                self.wire.feed(part)
             if not self._left:
                 self._header.clear()
 
@@ -189,7 +219,7 @@ def _prefix(engine: Engine) -> str:
     return f"/v{engine.api.api_version}"
 
 
-async def _connect(engine: Engine, connection: Connection) -> None:
+async def _connect(engine: Engine, connection: Connection[R]) -> None:
     loop = asyncio.get_running_loop()
     parts = urlsplit(engine.address)
     try:

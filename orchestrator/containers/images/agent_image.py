@@ -24,6 +24,8 @@ from orchestrator.containers.file_lock import file_lock
 from orchestrator.containers.images.base_image import base_candidates, ensure_base, image_exists
 from orchestrator.containers.images.claude_binary import (
     CLAUDE_VERSION,
+    FILE_CHUNK_BYTES,
+    Progress,
     arch_of,
     checksum_of,
     fetch_claude,
@@ -33,9 +35,6 @@ from orchestrator.containers.images.claude_binary import (
 from orchestrator.domain import Frozen
 from orchestrator.errors import ImageBuildFailed, ImageMissing
 from orchestrator.settings import Settings
-
-Progress = Callable[[str], None]
-"""Told, in one short line, what is being done now."""
 
 REPOSITORIES = "subagent-orchestrator/"
 REPOSITORY = REPOSITORIES + "agent"
@@ -54,14 +53,11 @@ BUILD_LOCK_SECONDS = 1800
 """How long to wait for another orchestrator that is building already."""
 
 LEFTOVER_SECONDS = 2 * BUILD_LOCK_SECONDS
-"""So old, a part of an image is not one that somebody is building on right now."""
+"""So old, a part of an image is not one that another process is building on right now."""
 
 LOG_TAIL_LINES = 20
-LOG_CHARS = 240
+BUILD_LINE_CHARS = 240
 """How much of a failed build's log an error repeats."""
-
-CHUNK_BYTES = 1024 * 1024
-"""What is in memory at once of a file on its way to the engine."""
 
 STEP_CHARS = 48
 """A build step's command in a progress line, which is to fit a terminal with its times."""
@@ -209,7 +205,7 @@ def build_context(files: Iterable[tuple[str, bytes | Path, int]]) -> Iterator[by
             yield content
         else:
             with content.open("rb") as file:
-                while chunk := file.read(CHUNK_BYTES):
+                while chunk := file.read(FILE_CHUNK_BYTES):
                     yield chunk
         yield bytes(-info.size % tarfile.BLOCKSIZE)
     yield bytes(2 * tarfile.BLOCKSIZE)
@@ -325,9 +321,9 @@ def _note(event: dict[str, Any], log: deque[str], progress: Progress) -> None:
 def _shortened(text: str) -> str:
     """The beginning and the end, which say what it was and what came of it."""
     words = " ".join(text.split())
-    if len(words) <= LOG_CHARS:
+    if len(words) <= BUILD_LINE_CHARS:
         return words
-    return f"{words[: LOG_CHARS * 2 // 3]} … {words[-LOG_CHARS // 3 :]}"
+    return f"{words[: BUILD_LINE_CHARS * 2 // 3]} … {words[-BUILD_LINE_CHARS // 3 :]}"
 
 
 def _tail(log: Iterable[str]) -> str:

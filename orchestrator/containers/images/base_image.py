@@ -9,16 +9,15 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import docker.errors
 
 from orchestrator.containers.docker.engine import Engine
+from orchestrator.containers.images.claude_binary import Progress
 from orchestrator.errors import BaseMissing, ImageBuildFailed
 from orchestrator.settings import Settings
-
-Progress = Callable[[str], None]
 
 PULLED_BASE = "debian:bookworm-slim"
 """What is pulled where pulling works."""
@@ -37,7 +36,7 @@ PULL_SECONDS = 600
 PULL_SILENCE_SECONDS = 60
 """A registry that neither sends nor refuses is given up after so long."""
 
-MAKE_SECONDS = 1200
+BASE_IMAGE_SECONDS = 1200
 """mmdebstrap fetches and unpacks about 60 packages; 25 s on a good line."""
 
 ERROR_TAIL_LINES = 5
@@ -180,12 +179,13 @@ def _mmdebstrap(archive: Path, arch: str, sources: tuple[str, ...]) -> None:
             input="\n".join(sources).encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=MAKE_SECONDS,
+            timeout=BASE_IMAGE_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired as exc:
         raise ImageBuildFailed(
-            f"mmdebstrap was not done after {MAKE_SECONDS} s; is the package mirror reachable?"
+            f"mmdebstrap was not done after {BASE_IMAGE_SECONDS} s; is the package mirror "
+            "reachable?"
         ) from exc
     if done.returncode:
         tail = done.stderr.decode(errors="replace").strip().splitlines()[-ERROR_TAIL_LINES:]
@@ -209,7 +209,7 @@ def _pull(engine: Engine, name: str) -> None:
             heard.put(None)
         except docker.errors.APIError as exc:
             heard.put(_PullFailed(str(exc.explanation or exc)))
-        except Exception as exc:  # noqa: BLE001 whoever waits must hear of it
+        except Exception as exc:  # noqa: BLE001 the thread that waits must hear of it
             heard.put(_PullFailed(str(exc)))
 
     threading.Thread(target=pull, name=f"pull {name}", daemon=True).start()

@@ -23,7 +23,7 @@ from typing import IO, Literal
 from orchestrator.errors import ImageBuildFailed
 
 Arch = Literal["x64", "arm64"]
-Route = Literal["pip", "npm"]
+FetchRoute = Literal["pip", "npm"]
 Progress = Callable[[str], None]
 """Told, in one short line, what is being done now."""
 
@@ -41,11 +41,11 @@ CHECKSUMS: dict[tuple[str, Arch], str] = {
 WHEELS = {"2.1.325": "claude-agent-sdk==0.2.182"}
 """The Python package that bundles a version. Versions not listed come from npm."""
 
-FETCH_SECONDS = 900
+CLAUDE_FETCH_SECONDS = 900
 """One download of some 170 MB, on a slow line."""
 
-CHUNK_BYTES = 1024 * 1024
-"""What is in memory at once of an executable of 366 MB."""
+FILE_CHUNK_BYTES = 1024 * 1024
+"""What is in memory at once of a large file: the executable has 366 MB."""
 
 OUTPUT_TAIL_CHARS = 400
 """How much of a failed download's last words an error repeats."""
@@ -87,9 +87,9 @@ def checksum_of(version: str, arch: Arch) -> str:
         ) from None
 
 
-def routes(version: str, *, has_pip: bool, has_npm: bool) -> tuple[Route, ...]:
+def routes(version: str, *, has_pip: bool, has_npm: bool) -> tuple[FetchRoute, ...]:
     """The ways to get a version on this machine, in the order to try them."""
-    ways: list[Route] = []
+    ways: list[FetchRoute] = []
     if has_pip and version in WHEELS:
         ways.append("pip")
     if has_npm:
@@ -176,7 +176,7 @@ def fetch_claude(cache_dir: Path, version: str, arch: Arch, progress: Progress) 
 def place_claude(archive: Path, target: Path, wanted: str) -> None:
     """The executable inside a wheel or an npm tarball -> target, all of it and checked, or nothing.
 
-    A wrong checksum is not tried again by another route: somebody should look.
+    A wrong checksum is not tried again by another route: an operator should look.
     """
     partial = archive.with_name("claude.partial")
     try:
@@ -200,7 +200,7 @@ def _has_pip() -> bool:
     return importlib.util.find_spec("pip") is not None
 
 
-def _download(way: Route, version: str, arch: Arch, folder: Path) -> Path:
+def _download(way: FetchRoute, version: str, arch: Arch, folder: Path) -> Path:
     argv = _pip_argv(version, arch, folder) if way == "pip" else _npm_argv(version, arch, folder)
     try:
         done = subprocess.run(
@@ -209,7 +209,7 @@ def _download(way: Route, version: str, arch: Arch, folder: Path) -> Path:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=FETCH_SECONDS,
+            timeout=CLAUDE_FETCH_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
@@ -254,7 +254,7 @@ def _extract(archive: Path, target: Path) -> str:
 
 def _copy(source: IO[bytes], out: IO[bytes]) -> str:
     digest = hashlib.sha256()
-    while chunk := source.read(CHUNK_BYTES):
+    while chunk := source.read(FILE_CHUNK_BYTES):
         digest.update(chunk)
         out.write(chunk)
     return digest.hexdigest()

@@ -27,9 +27,9 @@ from orchestrator.errors import OrchestratorError
 log = logging.getLogger(__name__)
 
 FILE_NAME = "memory.md"
-INSIDE = f"{HOME}/memory.md"
+MEMORY_FILE = f"{HOME}/memory.md"
 
-MAX_BYTES = 64 * 1024
+MEMORY_BYTES = 64 * 1024
 """Of memory.md: all of it is in the prompt of every call."""
 
 TAKE_BACK_SECONDS = 10.0
@@ -50,7 +50,7 @@ class MemoryText(Frozen):
         if self.mode == "none":
             return ""
         may = "; what you change in it will be kept" if self.mode == "rw" else ""
-        return f"Your memory, as in {INSIDE}{may}:\n\n{self.text.strip() or '(nothing yet)'}"
+        return f"Your memory, as in {MEMORY_FILE}{may}:\n\n{self.text.strip() or '(nothing yet)'}"
 
 
 class Memory:
@@ -84,7 +84,7 @@ class Memory:
         """Put it where the agent finds it."""
         if memory.mode == "none":
             return
-        file = File(path=INSIDE, content=memory.text.encode(), mode=0o600)
+        file = File(path=MEMORY_FILE, content=memory.text.encode(), mode=0o600)
         await container.run(Launch(argv=("true",), files=(file,)))
 
     async def take_back(self, container: Container, memory: MemoryText, record: Record) -> None:
@@ -95,7 +95,7 @@ class Memory:
             return
         with anyio.move_on_after(TAKE_BACK_SECONDS, shield=True):
             try:
-                argv = ("head", "-c", str(MAX_BYTES + 1), INSIDE)
+                argv = ("head", "-c", str(MEMORY_BYTES + 1), MEMORY_FILE)
                 done = await container.run(Launch(argv=argv))
             except OrchestratorError as exc:
                 record.note("warning", f"the agent's memory could not be read: {exc}")
@@ -112,7 +112,7 @@ class Memory:
         if not why:
             text, why = _text(record.clean(text).encode())  # which may be longer
         if why:
-            record.note("warning", f"what the agent left in {INSIDE} {why}; it is not kept")
+            record.note("warning", f"what the agent left in {MEMORY_FILE} {why}; it is not kept")
             return
         if text == memory.text:
             return
@@ -144,13 +144,15 @@ def _read(path: Path) -> bytes | None:
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        return file.read(MAX_BYTES + 1)
+        return file.read(MEMORY_BYTES + 1)
 
 
 def _text(data: bytes) -> tuple[str, str]:
     """What there is to read, and why it is not all of the file, if it is not."""
-    if len(data) > MAX_BYTES:
-        return data[:MAX_BYTES].decode(errors="ignore"), f"is longer than {MAX_BYTES // 1024} KiB"
+    if len(data) > MEMORY_BYTES:
+        return data[:MEMORY_BYTES].decode(
+            errors="ignore"
+        ), f"is longer than {MEMORY_BYTES // 1024} KiB"
     try:
         return data.decode(), ""
     except UnicodeDecodeError:
@@ -169,7 +171,7 @@ def _says(path: Path, text: str) -> bool:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """All of it or nothing, as whoever owns the folder."""
+    """All of it or nothing, as a file of the folder's owner."""
     owner = path.parent.stat()
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", delete=False

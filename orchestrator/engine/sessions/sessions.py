@@ -12,19 +12,24 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass, field
 from math import inf
 from typing import Self, TypeVar
 
 import anyio
 
-from orchestrator.containers.exhaustion import DiskWatch, Strain
+from orchestrator.containers.exhaustion import DiskWatch
 from orchestrator.containers.runtime import Container, Runtime
 from orchestrator.domain.agent import Session
 from orchestrator.domain.container import ContainerSpec, Launch
-from orchestrator.engine.stage import Stage, open_cli
-from orchestrator.errors import NameTaken, OrchestratorError, WireLost
+from orchestrator.engine.stage import LimitCounter, Stage
+from orchestrator.errors import EngineConflict, NameTaken, OrchestratorError, WireLost
 from orchestrator.gateway.reach import Reach
 from orchestrator.store.session_rows import SessionKey, SessionRow, SessionRows, SessionState
 
@@ -32,12 +37,16 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.5
-"""How often idle sessions are looked at, and asked for those that others wait for."""
+OpenStage = Callable[
+    [Container, Reach, LimitCounter, str, bool], AbstractAsyncContextManager[Stage]
+]
+"""Starts the CLI in a session's container, with the conversation of this id; True: resume it."""
 
-DISK_SECONDS = 15.0
-"""How often, between calls, what a session's files take up is looked at. What an agent left
-running may still write."""
+IDLE_LOOK_SECONDS = 0.5
+"""How often idle sessions are looked at, and those that another process waits for."""
+
+IDLE_DISK_SECONDS = 15.0
+"""How often a session's files are measured between calls: what an agent left running may write."""
 
 SWEEP_SECONDS = 60.0
 """How often the store is searched for sessions that have expired."""
@@ -47,7 +56,7 @@ TAKE_SECONDS = 60.0
 
 RETRY_SECONDS = 0.2
 
-CLOSE_SECONDS = 30.0
+SESSION_CLOSE_SECONDS = 30.0
 """For a CLI and its container to end."""
 
 
@@ -62,8 +71,7 @@ class Makings:
     cli_digest: str
     """Another one, and the CLI is started anew; its conversation goes on."""
     reach: Callable[[], Reach]
-    launch: Callable[[Reach, str, bool], Launch]
-    """With which reach, of which conversation, and whether that is to be taken up again."""
+    open_stage: OpenStage
     history: Callable[[str], str]
     """Where the CLI keeps a conversation."""
     disk_bytes: int
@@ -75,31 +83,28 @@ class SessionUse:
     """A session that a call has for itself."""
 
     stage: Stage
-    row: SessionRow
-    conversation: str
     note: str = ""
     """What the caller should know: that the conversation of before is gone."""
 
 
 @dataclass
-class _Place:
+class _KeptContainer:
     """A session's container, and what is reached from it."""
 
     container: Container
     reach: Reach
     disk: DiskWatch
-    strain: Strain = field(default_factory=Strain)
-    """Limits that were hit before: the kernel counts on, from one CLI to the next."""
+    limits: LimitCounter
 
 
 @dataclass
-class _Live:
+class _HeldSession:
     """A session of which this process has the container."""
 
     key: SessionKey
     session: Session = field(default_factory=Session)
-    turn: anyio.Lock = field(default_factory=anyio.Lock)
-    place: _Place | None = None
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    place: _KeptContainer | None = None
     stage: Stage | None = None
     made_of: str = ""
     cli_digest: str = ""
@@ -117,7 +122,7 @@ class _Live:
     async def end_cli(self) -> None:
         self.stage = None
         cli, self.cli = self.cli, AsyncExitStack()
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+        with anyio.move_on_after(SESSION_CLOSE_SECONDS, shield=True):
             await cli.aclose()
 
     async def end_container(self) -> None:
@@ -125,7 +130,7 @@ class _Live:
         self.place = None
         self.made_of = ""
         held, self.held = self.held, AsyncExitStack()
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+        with anyio.move_on_after(SESSION_CLOSE_SECONDS, shield=True):
             await held.aclose()
 
 
@@ -135,7 +140,7 @@ class Sessions:
     def __init__(self, runtime: Runtime, rows: SessionRows) -> None:
         self._runtime = runtime
         self._rows = rows
-        self._live: dict[SessionKey, _Live] = {}
+        self._live: dict[SessionKey, _HeldSession] = {}
         self._over = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -149,16 +154,16 @@ class Sessions:
                 await self._stop(live)
 
     @asynccontextmanager
-    async def turn(self, key: SessionKey) -> AsyncIterator[None]:
-        """One call at a time; whoever comes in between waits here, in order."""
-        async with self._live.setdefault(key, _Live(key)).turn:
+    async def lock(self, key: SessionKey) -> AsyncIterator[None]:
+        """One call at a time has the session; the others wait here, in order."""
+        async with self._live.setdefault(key, _HeldSession(key)).lock:
             yield
 
     @asynccontextmanager
     async def use(
         self, key: SessionKey, session: Session, makings: Makings
     ) -> AsyncIterator[SessionUse]:
-        """The session, for the call whose turn it is."""
+        """The session, for the call that holds its lock."""
         live = self._live[key]
         live.session = session
         try:
@@ -172,12 +177,12 @@ class Sessions:
         live = self._live.get(key)
         if live is None or not live.is_there:
             return False
-        async with live.turn:
+        async with live.lock:
             await self._stop(live)
         return True
 
     async def let_go(self, key: SessionKey) -> bool:
-        """Have whoever has a session stop it; False if nobody has. NameTaken if it is in use."""
+        """Have the process that has a session stop it; False if none has. NameTaken if in use."""
         if await self.stop(key):
             return True
         row = await self._rows.get(key)
@@ -189,8 +194,8 @@ class Sessions:
 
     async def remove(self, key: SessionKey) -> bool:
         """Remove a session, files and all; NameTaken if it is in use and stays so."""
-        live = self._live.setdefault(key, _Live(key))
-        async with live.turn:
+        live = self._live.setdefault(key, _HeldSession(key))
+        async with live.lock:
             await self._stop(live)
             gone = await self._until_free(key, self._runtime.forget)
             return await self._rows.remove(key) or gone
@@ -200,7 +205,7 @@ class Sessions:
 
     # One call
 
-    async def _ready(self, live: _Live, makings: Makings) -> SessionUse:
+    async def _ready(self, live: _HeldSession, makings: Makings) -> SessionUse:
         made_of = f"{makings.spec.digest} {makings.agent_digest}"
         if live.place is not None and (not live.is_there or live.made_of != made_of):
             await live.end_container()
@@ -210,7 +215,7 @@ class Sessions:
         stage = live.stage
         same = stage is not None and live.cli_digest == makings.cli_digest
         if stage is not None and same and stage.conversation.at_rest:
-            return SessionUse(stage, row, row.conversation)
+            return SessionUse(stage)
         await live.end_cli()
         use = await self._start_cli(live, place, makings, row)
         live.cli_digest = makings.cli_digest
@@ -223,7 +228,7 @@ class Sessions:
             while True:
                 try:
                     return await act(key.text)
-                except NameTaken as exc:
+                except (EngineConflict, NameTaken) as exc:
                     if anyio.current_time() > deadline:
                         raise NameTaken(
                             f"session {key.text} is in use by another orchestrator; try again "
@@ -232,16 +237,16 @@ class Sessions:
                     await self._rows.want(key)
                     await anyio.sleep(RETRY_SECONDS)
         except BaseException:
-            with anyio.CancelScope(shield=True):  # or it would be stopped for nobody
+            with anyio.CancelScope(shield=True):  # or its process would stop it for no reason
                 await self._rows.want(key, wanted=False)
             raise
 
     async def _stopped(self, key: str) -> None:
-        """NameTaken while somebody has the session's container."""
+        """NameTaken while a process has the session's container."""
         if any(info.key == key and info.status == "running" for info in await self._runtime.list()):
             raise NameTaken(f"{key} is running")
 
-    async def _take(self, live: _Live, makings: Makings) -> _Place:
+    async def _take(self, live: _HeldSession, makings: Makings) -> _KeptContainer:
         """The container of this session, even if another orchestrator has to let go of it."""
 
         async def enter(key: str) -> Container:
@@ -251,7 +256,7 @@ class Sessions:
         try:
             container = await self._until_free(live.key, enter)
             disk = DiskWatch(container, makings.disk_bytes)
-            place = _Place(container, makings.reach(), disk)
+            place = _KeptContainer(container, makings.reach(), disk, LimitCounter(container))
             place.reach.revoke()
             await place.reach.offer(place.container)
         except BaseException:
@@ -262,22 +267,21 @@ class Sessions:
         return place
 
     async def _start_cli(
-        self, live: _Live, place: _Place, makings: Makings, row: SessionRow
+        self, live: _HeldSession, place: _KeptContainer, makings: Makings, row: SessionRow
     ) -> SessionUse:
         """The CLI, with the conversation of before if that can still be found."""
 
         async def start(conversation: str, *, resume: bool) -> Stage:
-            launch = makings.launch(place.reach, conversation, resume)
-            opened = open_cli(place.container, launch, place.reach, initialize=True)
+            opened = makings.open_stage(
+                place.container, place.reach, place.limits, conversation, resume
+            )
             live.stage = stage = await live.cli.enter_async_context(opened)
-            stage.shared = stage.waited = True
-            stage.strain = place.strain
             return stage
 
         known = row.conversation
         if known and await _exists(place.container, makings.history(known)):
             try:
-                return SessionUse(await start(known, resume=True), row, known)
+                return SessionUse(await start(known, resume=True))
             except WireLost as exc:
                 if not live.is_there:
                     raise
@@ -285,15 +289,13 @@ class Sessions:
         fresh = str(uuid.uuid4())
         stage = await start(fresh, resume=False)
         await self._rows.set_conversation(live.key, fresh)
-        return SessionUse(stage, row, fresh, GONE if known else "")
+        return SessionUse(stage, GONE if known else "")
 
-    async def _after_use(self, live: _Live) -> None:
+    async def _after_use(self, live: _HeldSession) -> None:
         if live.place is None:  # it could not be had
             await self._rows.set_state(live.key, "stopped")
             return
         live.place.reach.revoke()  # what the agent left running may not go on at our expense
-        if live.stage is not None:
-            live.place.strain = live.stage.strain
         if live.stage is not None and not live.stage.conversation.at_rest:
             await live.end_cli()
         live.used = time.monotonic()
@@ -317,10 +319,10 @@ class Sessions:
         with scope:
             async with anyio.create_task_group() as tasks:
                 while True:
-                    await anyio.sleep(LOOK_SECONDS)
+                    await anyio.sleep(IDLE_LOOK_SECONDS)
                     with _told():
                         for live in tuple(self._live.values()):
-                            if time.monotonic() - live.looked > DISK_SECONDS:
+                            if time.monotonic() - live.looked > IDLE_DISK_SECONDS:
                                 live.looked = inf
                                 tasks.start_soon(self._look_at_disk, live)
                             await self._look_at(live)
@@ -328,13 +330,13 @@ class Sessions:
                             swept = time.monotonic()
                             await self._sweep()
 
-    async def _look_at(self, live: _Live) -> None:
-        if live.turn.locked():
+    async def _look_at(self, live: _HeldSession) -> None:
+        if live.lock.locked():
             return
         if live.place is None:
             del self._live[live.key]  # all that there is to know of it is in the store
             return
-        async with live.turn:
+        async with live.lock:
             idle = time.monotonic() - live.used
             row = await self._rows.get(live.key)
             if idle > live.session.stop_seconds or not live.is_there or row is None or row.wanted:
@@ -343,7 +345,7 @@ class Sessions:
                 await live.end_cli()
                 await self._rows.set_state(live.key, "resting")
 
-    async def _look_at_disk(self, live: _Live) -> None:
+    async def _look_at_disk(self, live: _HeldSession) -> None:
         with _told():
             place = live.place
             hit = None if place is None else await place.disk.look()
@@ -351,11 +353,11 @@ class Sessions:
             if hit is None:
                 return
             log.warning("%s is stopped: %s", live.key.text, hit.message)
-            async with live.turn:
+            async with live.lock:
                 if live.place is place:
                     await self._stop(live)
 
-    async def _stop(self, live: _Live) -> None:
+    async def _stop(self, live: _HeldSession) -> None:
         if live.place is None:
             return
         try:
@@ -368,7 +370,7 @@ class Sessions:
             if row.expires < time.time():
                 try:
                     await self._runtime.forget(row.key.text)
-                except NameTaken:
+                except (EngineConflict, NameTaken):
                     log.debug("%s has expired, but is in use", row.key.text)
                 else:
                     await self._rows.remove(row.key, expired=True)
@@ -379,7 +381,7 @@ GONE = "the conversation of before is gone with its files; a new one has begun"
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What goes wrong between calls is logged; nobody waits for it, and there is a next time."""
+    """What goes wrong between calls is logged: no caller waits for it, and it is tried again."""
     try:
         yield
     except OrchestratorError as exc:
@@ -388,7 +390,7 @@ def _told() -> Iterator[None]:
         log.exception("sessions cannot be looked after")
 
 
-def _state(live: _Live) -> SessionState:
+def _state(live: _HeldSession) -> SessionState:
     if live.stage is not None:
         return "ready"
     return "resting" if live.is_there else "stopped"

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Generic, Literal, Self
+from typing import Generic, Self
 
 import anyio
 import anyio.abc
@@ -21,11 +20,8 @@ from orchestrator.engine.spares.shelf import (
     DiscardReason,
     Gate,
     Maker,
-    PoolEvent,
-    PoolEventKind,
+    MemoryGuard,
     PoolLimits,
-    PoolState,
-    Room,
     S,
     Shelf,
     Slot,
@@ -35,13 +31,13 @@ from orchestrator.errors import OrchestratorError
 
 log = logging.getLogger(__name__)
 
-MAKE_SECONDS = 180.0
+SPARE_MAKE_SECONDS = 180.0
 """For one spare to be ready, on a machine under load."""
 
-CLAIM_SECONDS = 5.0
+SPARE_WAKE_SECONDS = 5.0
 """For a spare to be paused or resumed; one that takes longer is not used."""
 
-CLOSE_SECONDS = 30.0
+SPARE_CLOSE_SECONDS = 30.0
 """For a spare to go; after that whatever it waits for is cancelled."""
 
 YOUNG_SECONDS = 10.0
@@ -60,17 +56,12 @@ class Pool(Generic[S]):
         *,
         gate: Gate | None = None,
         available_bytes: Callable[[], int] = available_bytes,
-        on_event: Callable[[PoolEvent], None] = lambda _: None,
     ) -> None:
         self.limits = limits or PoolLimits()
         self.gate = gate or Gate()
-        self._room = Room(self.limits, available_bytes)
-        self._on_event = on_event
+        self._memory = MemoryGuard(self.limits, available_bytes)
         self._shelves: dict[str, Shelf[S]] = {}
         self._slots: set[Slot[S]] = set()
-        self._counts: Counter[Literal["made", "claimed", "cold", "failed"]] = Counter()
-        self._discarded: Counter[DiscardReason] = Counter()
-        self._cold_in_use = 0
         self._changed = anyio.Event()
         self._leaving = anyio.Event()
         self._home: asyncio.Task[None] | None = None
@@ -117,67 +108,29 @@ class Pool(Generic[S]):
     # Claims
 
     @asynccontextmanager
-    async def claim(self, key: str) -> AsyncIterator[S | None]:
-        """A spare of this key for the block alone, or None, at once; it is closed afterwards."""
-        slot = await self._take(key)
-        if slot is None:
-            yield None
-            return
-        try:
-            yield slot.spare
-        finally:
-            await self._close(slot)
-
-    @asynccontextmanager
     async def claimed(self, key: str, make: Maker[S]) -> AsyncIterator[S]:
-        """A spare of this key, or one made now; an error from making it is the caller's."""
-        async with self.claim(key) as spare:
-            if spare is not None:
-                yield spare
-                return
+        """A spare of this key, or one made now; an error from making it is the caller's.
+
+        It is the block's alone, and closed afterwards.
+        """
+        slot = await self._take(key)
+        if slot is not None:
+            try:
+                yield slot.spare
+            finally:
+                await self._close(slot)
+            return
         async with AsyncExitStack() as stack:
             with self.gate.starting():
                 cold = await stack.enter_async_context(make())
-            self._counts["cold"] += 1
-            self._cold_in_use += 1
-            self._emit(PoolEvent(kind="cold", key=key, name=cold.name))
-            try:
-                yield cold
-            finally:
-                self._cold_in_use -= 1
-                self._tell()
-
-    @property
-    def state(self) -> PoolState:
-        slots = Counter(slot.state for slot in self._slots)
-        return PoolState(
-            made=self._counts["made"],
-            claimed=self._counts["claimed"],
-            cold=self._counts["cold"],
-            failed=self._counts["failed"],
-            discarded=dict(self._discarded),
-            waiting=slots["waiting"] + slots["waking"],
-            paused=sum(slot.state == "waiting" and slot.paused for slot in self._slots),
-            making=slots["making"],
-            in_use=slots["claimed"] + self._cold_in_use,
-            closing=slots["closing"],
-            memory_bytes=self._held_bytes(),
-            memory_short=self._room.short,
-            waiting_by_key={key: len(shelf.waiting) for key, shelf in self._shelves.items()},
-        )
-
-    async def until(self, so: Callable[[PoolState], bool]) -> PoolState:
-        """Wait until the pool is so: for whoever warms up before he measures or tests."""
-        while not so(state := self.state):
-            await self._changed.wait()
-        return state
+            yield cold
 
     # Handing over
 
     async def _take(self, key: str) -> Slot[S] | None:
         while (slot := self._next(key)) is not None:
             try:
-                with anyio.fail_after(CLAIM_SECONDS):
+                with anyio.fail_after(SPARE_WAKE_SECONDS):
                     async with slot.lock:
                         await slot.spare.resume()
             except Exception as exc:  # noqa: BLE001 whatever it is, this one is of no use
@@ -194,11 +147,9 @@ class Pool(Generic[S]):
                 self._drop(slot, "dead")
                 continue
             slot.state = "claimed"
-            self._counts["claimed"] += 1
             self._put_away(slot)
             slot.shelf.failures, slot.shelf.died_young = 0, False
             self.gate.hush(self.limits.quiet_seconds)
-            self._emit(PoolEvent(kind="claimed", key=key, name=slot.spare.name))
             return slot
         return None
 
@@ -222,24 +173,22 @@ class Pool(Generic[S]):
         """See it go, cancelled or not."""
         slot.over.set()
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(CLOSE_SECONDS):
+            with anyio.move_on_after(SPARE_CLOSE_SECONDS):
                 await slot.gone.wait()
                 return
             log.warning("%s takes long to go", slot.spare.name)
             slot.scope.cancel()
 
     def _discard(self, slot: Slot[S], reason: DiscardReason) -> None:
-        """Close one that waits; in any other state it is somebody else's to close."""
+        """Close one that waits; in any other state its claim or its maker closes it."""
         if slot.state == "waiting":
             slot.shelf.waiting.remove(slot)
             self._drop(slot, reason)
 
     def _drop(self, slot: Slot[S], reason: DiscardReason) -> None:
+        log.debug("spare %s goes: %s", slot.spare.name, reason)
         slot.state = "closing"
-        self._discarded[reason] += 1
         slot.over.set()
-        event = PoolEvent(kind="discarded", key=slot.shelf.key, name=slot.spare.name, reason=reason)
-        self._emit(event)
         self._put_away(slot)
 
     # The life of a spare
@@ -251,7 +200,7 @@ class Pool(Generic[S]):
                 self._tasks.start_soon(self._mind_memory)
                 begun.set()
                 await self._leaving.wait()
-                with anyio.move_on_after(CLOSE_SECONDS):
+                with anyio.move_on_after(SPARE_CLOSE_SECONDS):
                     await self._empty()
                 self._tasks.cancel_scope.cancel()
         finally:
@@ -276,16 +225,16 @@ class Pool(Generic[S]):
         """From making it to its end, in one task, since that is how context managers want it."""
         try:
             with slot.scope:
-                slot.scope.deadline = anyio.current_time() + MAKE_SECONDS
+                slot.scope.deadline = anyio.current_time() + SPARE_MAKE_SECONDS
                 async with slot.shelf.make() as spare:
                     slot.scope.deadline = math.inf
                     try:
                         self._offer(slot, spare)
                         await self._attend(slot)
                     finally:
-                        self._discard(slot, "dead")  # before it is closed, so that nobody gets it
+                        self._discard(slot, "dead")  # before it is closed, so that no claim gets it
             if slot.state == "making" and not slot.unwanted:
-                self._failed(slot, f"it was not ready after {MAKE_SECONDS:.0f} s")
+                self._failed(slot, f"it was not ready after {SPARE_MAKE_SECONDS:.0f} s")
         except OrchestratorError as exc:
             self._failed(slot, str(exc))
         except Exception as exc:  # a spare that fails must not take the others with it
@@ -304,8 +253,7 @@ class Pool(Generic[S]):
         shelf.making, shelf.expected_bytes = None, spare.memory_bytes()
         slot.spare, slot.state, slot.since = spare, "waiting", anyio.current_time()
         shelf.waiting.append(slot)
-        self._counts["made"] += 1
-        self._emit(PoolEvent(kind="made", key=shelf.key, name=spare.name))
+        self._tell()
         if self._leaving.is_set():
             self._discard(slot, "closing")
         elif self._shelves.get(shelf.key) is not shelf:
@@ -339,8 +287,8 @@ class Pool(Generic[S]):
         if limits.pause_after_seconds is not None:
             await anyio.sleep(limits.pause_after_seconds)
             try:
-                with anyio.fail_after(CLAIM_SECONDS):
-                    async with slot.lock:  # nobody resumes it in between
+                with anyio.fail_after(SPARE_WAKE_SECONDS):
+                    async with slot.lock:  # no claim resumes it in between
                         if slot.state == "waiting":
                             await slot.spare.pause()
                             slot.paused = True
@@ -352,15 +300,12 @@ class Pool(Generic[S]):
         self._discard(slot, "old")
 
     def _failed(self, slot: Slot[S], text: str) -> None:
-        shelf = slot.shelf
         if slot.state != "making":
-            self._emit(
-                PoolEvent(kind="close_failed", key=shelf.key, name=slot.spare.name, text=text)
-            )
+            log.warning("spare %s did not go as it should: %s", slot.spare.name, text)
             return
-        self._back_off(shelf)
-        self._counts["failed"] += 1
-        self._emit(PoolEvent(kind="make_failed", key=shelf.key, text=text))
+        log.info("a spare cannot be made; it is tried again later: %s", text)
+        self._back_off(slot.shelf)
+        self._tell()
 
     def _back_off(self, shelf: Shelf[S]) -> None:
         now = anyio.current_time()
@@ -371,7 +316,7 @@ class Pool(Generic[S]):
         shelf.not_before = now + wait
 
     def _put_away(self, slot: Slot[S]) -> None:
-        """Forget one that is gone, once it is clear whether somebody got it."""
+        """Forget one that is gone, once it is clear whether a claim got it."""
         if slot.gone.is_set() and slot.state != "waking":
             self._slots.discard(slot)
         self._tell()
@@ -379,7 +324,7 @@ class Pool(Generic[S]):
     # In the background
 
     async def _fill(self) -> None:
-        """Make what is missing, one at a time, when nobody is in a hurry."""
+        """Make what is missing, one at a time, when no run is starting."""
         while True:
             changed = self._changed
             shelf = self._neediest()
@@ -403,7 +348,7 @@ class Pool(Generic[S]):
         count = sum(slot.state in ("waiting", "waking", "closing") for slot in self._slots)
         held = self._held_bytes()
         for shelf in sorted(needy, key=lambda s: len(s.waiting) / s.wanted):
-            if self._room.fits(count, held, shelf.expected_bytes):
+            if self._memory.fits(count, held, shelf.expected_bytes):
                 return shelf
         return None
 
@@ -415,11 +360,7 @@ class Pool(Generic[S]):
     async def _mind_memory(self) -> None:
         """Give spares back while memory is short, the oldest first, each one seen off."""
         while True:
-            was_short = self._room.short
-            too_little = self._room.look()
-            if self._room.short != was_short:
-                kind: PoolEventKind = "memory_back" if was_short else "memory_short"
-                self._emit(PoolEvent(kind=kind))
+            too_little = self._memory.look()
             waiting = [slot for slot in self._slots if slot.state == "waiting"]
             if too_little and waiting:
                 oldest = min(waiting, key=lambda slot: slot.since)
@@ -435,14 +376,7 @@ class Pool(Generic[S]):
         held = (slot for slot in self._slots if slot.state in ("waiting", "waking"))
         return sum(slot.spare.memory_bytes() for slot in held)
 
-    def _emit(self, event: PoolEvent) -> None:
-        try:
-            self._on_event(event)
-        except Exception:  # whoever listens must not break what he listens to
-            log.exception("a listener of the pool failed")
-        self._tell()
-
     def _tell(self) -> None:
-        """Wake whoever waits for a change."""
+        """Wake the tasks that wait for a change."""
         self._changed.set()
         self._changed = anyio.Event()

@@ -1,4 +1,4 @@
-"""What a pool is made of: shelves and slots, what it tells of itself, and is there room?"""
+"""What a pool is made of: shelves and slots, its limits, and is there memory for one more?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEMINFO = Path("/proc/meminfo")
 MEMINFO_BYTES = 64 * 1024
 """What is read of it: some two kilobytes, on any machine."""
 
-PATIENCE_SECONDS = 2.0
+REFILL_PATIENCE_SECONDS = 2.0
 """How long a refill stands back for runs that start: on a busy day there is always one, and then
 every next run would start cold as well."""
 
@@ -31,67 +31,15 @@ Maker = Callable[[], AbstractAsyncContextManager[S]]
 """Makes one: entered and left in one task, which is the pool's; leaving it leaves nothing."""
 
 DiscardReason = Literal[
-    "dead",  # it ended by itself, or somebody outside ended it
+    "dead",  # it ended by itself, or was killed from outside
     "silent",  # it did not answer when it was claimed
     "old",
     "forgotten",  # what it was made for has changed
     "surplus",  # fewer are wanted now
     "memory",  # given back, since memory was short
-    "abandoned",  # whoever claimed it was cancelled before he had it
+    "abandoned",  # the run that claimed it was cancelled before it had it
     "closing",  # the pool has ended
 ]
-
-PoolEventKind = Literal[
-    "made",
-    "claimed",
-    "cold",
-    "discarded",
-    "make_failed",
-    "close_failed",
-    "memory_short",
-    "memory_back",
-]
-
-
-class PoolEvent(Frozen):
-    """Something that happened in a pool."""
-
-    kind: PoolEventKind
-    key: str = ""
-    name: str = ""
-    """Of the container."""
-    reason: DiscardReason | None = None
-    text: str = ""
-    """For people: what went wrong."""
-
-
-class PoolState(Frozen):
-    """A pool at one moment. Always: made == claimed + everything discarded + waiting."""
-
-    made: int
-    claimed: int
-    cold: int
-    """Made for a run on the spot, since no spare was waiting."""
-    failed: int
-    """Attempts to make a spare that came to nothing."""
-    discarded: dict[DiscardReason, int]
-    """Spares that nobody got."""
-    waiting: int
-    paused: int
-    """Of those that wait."""
-    making: int
-    in_use: int
-    """In the hands of runs, cold ones included."""
-    closing: int
-    memory_bytes: int
-    """Of those that wait."""
-    memory_short: bool
-    waiting_by_key: dict[str, int]
-
-    @property
-    def alive(self) -> int:
-        """Containers that there are now, apart from one that may be being made."""
-        return self.waiting + self.in_use + self.closing
 
 
 class PoolLimits(Frozen):
@@ -108,7 +56,7 @@ class PoolLimits(Frozen):
     max_age_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """An older one is replaced. A container's lifetime must have room for this and for a run."""
     pause_after_seconds: Annotated[float, Field(ge=0)] | None = None
-    """One that nobody claimed for so long is paused, and takes no CPU; None is never."""
+    """One that no run claimed for so long is paused, and takes no CPU; None is never."""
     quiet_seconds: Annotated[float, Field(ge=0)] = 0.5
     """After a claim, none is made for so long: the run that took it goes first."""
     check_seconds: Annotated[float, Field(gt=0)] = 1.0
@@ -117,7 +65,7 @@ class PoolLimits(Frozen):
     """After a spare that could not be made; twice as long each time, up to a minute."""
 
 
-class Room:
+class MemoryGuard:
     """Remembers that memory was short until there is enough of it again."""
 
     def __init__(self, limits: PoolLimits, available_bytes: Callable[[], int]) -> None:
@@ -183,8 +131,8 @@ class Gate:
         self._quiet_until = max(self._quiet_until, anyio.current_time() + seconds)
 
     async def calm(self) -> None:
-        """Wait until nobody is in a hurry, or for as long as anybody can be asked to."""
-        with anyio.move_on_after(PATIENCE_SECONDS):
+        """Wait until no run is starting, or for as long as a refill can be put off."""
+        with anyio.move_on_after(REFILL_PATIENCE_SECONDS):
             while self._starting or anyio.current_time() < self._quiet_until:
                 if self._starting:
                     await self._changed.wait()
@@ -202,7 +150,7 @@ class Shelf(Generic[S]):
         self.waiting: deque[Slot[S]] = deque()
         self.making: Slot[S] | None = None
         self.failures = 0
-        """In a row; ones that died young count, but for the first."""
+        """Attempts in a row that failed; a spare that died young counts, unless it is the first."""
         self.died_young = False
         self.not_before = -math.inf
         self.expected_bytes = 0
@@ -225,7 +173,7 @@ class Slot(Generic[S]):
         self.since = math.inf
         self.paused = False
         self.unwanted = False
-        """Nobody waits for it to be made any more."""
+        """It need not be made any more."""
         self.scope = anyio.CancelScope()
         self.lock = anyio.Lock()
         self.settled = anyio.Event()

@@ -1,4 +1,4 @@
-"""One spare: a container on its wire with its CLI started, waiting for somebody to talk to it."""
+"""One spare: a container on its wire with its CLI started, waiting for a run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Protocol
 import anyio
 
 from orchestrator.containers.runtime import Container
+from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.errors import WireLost
 from orchestrator.wire.host import Process
 
-ANSWER_SECONDS = 2.0
+PONG_SECONDS = 2.0
 """For the warden of a spare that is claimed to say that it is there; it takes a millisecond."""
 
 MEMORY_FILES = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat")
@@ -22,7 +23,7 @@ MEMORY_FILES = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat
 
 MEMORY_ROWS = ((b"anon", b"shmem"), (b"total_rss", b"total_shmem"))
 """What goes back to the machine when the container goes: v2, and v1. Not the page cache, which
-holds a CLI's program for all of them, and is charged to whoever read it first."""
+holds a CLI's program for all of them, and is charged to the container that read it first."""
 
 
 class Spare(Protocol):
@@ -90,12 +91,18 @@ class WaitingCli:
             self._paused = False
             self.process.signal(signal.SIGCONT)
         try:
-            with anyio.fail_after(ANSWER_SECONDS):
+            with anyio.fail_after(PONG_SECONDS):
                 await self.container.wire.ping()  # an exit that we have not heard of comes first
         except TimeoutError as exc:
             raise WireLost(f"{self.name}: the container does not answer") from exc
         if not self.alive:
             raise WireLost(f"{self.name}: the CLI has exited while it waited")
+
+
+def takes_spares(agent: AgentSpec) -> bool:
+    """Whether a spare can stand in for a run of this agent: nothing of the run is in a spare."""
+    exposed = any(secret.expose is not None for secret in agent.secrets)
+    return bool(agent.warm) and not agent.session.keep and not exposed
 
 
 def spare_key(spec: ContainerSpec, launch: Launch, *versions: str) -> str:

@@ -16,12 +16,13 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import Bind
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.spares.pool import Pool
+from orchestrator.engine.spares.spare import takes_spares
 from orchestrator.engine.stage import WaitingStage
 from orchestrator.errors import OrchestratorError
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+STOCK_LOOK_SECONDS = 1.0
 """How often agents/ is looked at for spares that are wanted, or not any more."""
 
 STOCK_SECONDS = 5.0
@@ -35,18 +36,12 @@ MAX_GOING = 8
 """Spares that have been used and go by themselves. With more of them, a run waits for its own."""
 
 
-class Make(Protocol):
+class MakeSpare(Protocol):
     """Makes a stage that waits; a rehearsed one answers sooner."""
 
     def __call__(
         self, prepared: Prepared, *, rehearse: bool
     ) -> AbstractAsyncContextManager[WaitingStage]: ...
-
-
-def may_wait(agent: AgentSpec) -> bool:
-    """Whether a spare can stand in for it: nothing of a run may be in one beforehand."""
-    exposed = any(secret.expose is not None for secret in agent.secrets)
-    return bool(agent.warm) and not agent.session.keep and not exposed
 
 
 class Stock:
@@ -56,7 +51,7 @@ class Stock:
         self,
         pool: Pool[WaitingStage],
         usual: Callable[[AgentSpec], Awaitable[Prepared]],
-        make: Make,
+        make: MakeSpare,
     ) -> None:
         self.pool = pool
         self._prepare = usual
@@ -72,8 +67,8 @@ class Stock:
 
     @asynccontextmanager
     async def claimed(self, prepared: Prepared) -> AsyncIterator[WaitingStage]:
-        """A spare, or a stage made now. A spare that was used goes by itself afterwards, unless
-        somebody could see what it still does; the pool does not end before it.
+        """A spare, or a stage made now. A spare that was used is removed in the background, unless
+        what its processes still do could be seen outside; the pool does not end before that.
         """
         # From before the claim: a refill in the very same moment would slow down this run.
         self.pool.gate.hush(self.pool.limits.quiet_seconds)
@@ -131,15 +126,15 @@ class Stock:
             if catalog is not seen or anyio.current_time() - stocked > STOCK_SECONDS:
                 seen, stocked = catalog, anyio.current_time()
                 try:
-                    await self._stock([a for a in catalog.agents.values() if may_wait(a)])
+                    await self._stock([a for a in catalog.agents.values() if takes_spares(a)])
                 except Exception:  # the server, and all that runs in it, can do without spares
                     log.exception("spares cannot be kept")
-            await anyio.sleep(LOOK_SECONDS)
+            await anyio.sleep(STOCK_LOOK_SECONDS)
 
     async def _stock(self, agents: Sequence[AgentSpec]) -> None:
         """Want spares for these agents, and for no others."""
         found = {agent.name: await self._usual(agent) for agent in agents}
-        wanted: dict[str, str] = {}  # from here on nobody comes in between
+        wanted: dict[str, str] = {}  # no await from here on: a claim must not see half of it
         for name, prepared in found.items():
             alike = [key for key, known in self._wanted.items() if known == name]
             if prepared is not None and prepared.spare_key not in alike:
@@ -176,7 +171,7 @@ class Stock:
         """The next run may well be like this one: on the same workspace, for instance."""
         alike = [key for key, name in self._wanted.items() if name == prepared.agent.name]
         if not alike or prepared.spare_key in alike:
-            return  # nobody keeps spares of it, or these are there already
+            return  # no spares are kept of it, or these are there already
         if prepared.made_of != self._stocked.get(prepared.agent.name):
             return  # the agent has changed since this run began
         for key in alike[1 : len(alike) + 2 - MAX_ALIKE]:

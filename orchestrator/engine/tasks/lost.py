@@ -1,6 +1,6 @@
 """Runs whose orchestrator has died: their wire is gone, and with it their container.
 
-What is known of them is in the store, and becomes their result: nothing that was kept is lost.
+Their result is made of the events and the changes that the store and the disk kept.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from orchestrator.domain.result import RunResult, Usage
 from orchestrator.store.runs import RunRecord, Store
 from orchestrator.workspace.kept import Handed
 
-MESSAGE = (
+LOST_MESSAGE = (
     "the orchestrator that ran it has died, and its container with it; what it had said last is in "
     "partial_text. Ask for it again, in the same session if the agent has one"
 )
 
-SAVED = (
+LOST_SAVED = (
     ". What it had changed in its copy by {when} is kept, though a file may be half written: "
     "`orchestrator show {run_id}` lists it, `orchestrator apply {run_id}` applies it"
 )
 
-TAIL = 20
+LOST_TAIL = 20
 
 COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
@@ -34,14 +34,14 @@ Recall = Callable[[str], Handed | None]
 
 
 def nothing_kept(_: str) -> Handed | None:
-    """For those who keep no copies."""
+    """For an orchestrator that keeps no copies."""
     return None
 
 
 async def settle_lost(
     store: Store, alive: Callable[[str], bool], recall: Recall = nothing_kept
 ) -> tuple[RunResult, ...]:
-    """End the runs that nobody holds any more, truthfully; those that this call ended."""
+    """End the runs whose orchestrator has died; the results of those that this call ended."""
     ended = []
     for record in await store.unfinished():
         if record.owner and alive(record.owner):
@@ -63,14 +63,14 @@ def lost_result(
     counts = {name: sum(_number(data, name) for data in requests) for name in COUNTS}
     cost = sum(_number(data, "cost_usd") for data in requests)
     lines = [f"{event.kind}: {event.text}" if event.text else event.kind for event in events]
-    saved = SAVED.format(when=handed.when, run_id=record.run_id) if handed else ""
+    saved = LOST_SAVED.format(when=handed.when, run_id=record.run_id) if handed else ""
     return RunResult(
         run_id=record.run_id,
         agent=record.agent,
         caller=record.caller,
         status="failed",
         reason="orchestrator_lost",
-        message=MESSAGE + saved,
+        message=LOST_MESSAGE + saved,
         partial_text=texts[-1] if texts else "",
         duration_ms=int((events[-1].at - record.created) * 1000) if events else 0,
         cost_usd=round(cost, 6),
@@ -89,7 +89,7 @@ def lost_result(
                 if event.kind == "egress_denied" and event.data.get("port")
             )
         ),
-        log_tail=tuple(lines[-TAIL:]),
+        log_tail=tuple(lines[-LOST_TAIL:]),
     )
 
 

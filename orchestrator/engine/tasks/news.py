@@ -1,4 +1,4 @@
-"""Word that something has changed, for everybody in this process who waits for that."""
+"""Wakes what waits in this process for a change in the store."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from math import inf
 
 import anyio
 
-LOOK_SECONDS = 0.3
-"""How often the store is looked at all the same: other processes have no way to tell us."""
+STORE_LOOK_SECONDS = 0.3
+"""How often the store is looked at all the same: other processes cannot wake us."""
 
 
 class News:
-    """Who waits is woken, and looks for himself."""
+    """One for all runs: a waiting task is woken by every change, and reads the store again."""
 
     def __init__(self) -> None:
         self._changed = anyio.Event()
 
     def tell(self) -> None:
-        """Something has changed."""
+        """Wake all that wait: something has changed."""
         self._changed.set()
         self._changed = anyio.Event()
 
     def next(self) -> anyio.Event:
-        """What will be set by the next word. Take it before you look, or you may miss one."""
+        """What the next change sets. Take it before you read the store, or you may miss one."""
         return self._changed
 
 
-async def soon(changed: anyio.Event, seconds: float = inf) -> None:
-    """Until it is time to look again: at the next word, or a moment later, `seconds` at most."""
-    with anyio.move_on_after(min(seconds, LOOK_SECONDS)):
+async def wait_for_news(changed: anyio.Event, seconds: float = inf) -> None:
+    """Until it is time to read the store again: at the next change, after STORE_LOOK_SECONDS, or
+    after `seconds`.
+    """
+    with anyio.move_on_after(min(seconds, STORE_LOOK_SECONDS)):
         await changed.wait()

@@ -1,4 +1,4 @@
-"""How long runs are kept: not for ever, and not without end. A run that has not ended stays."""
+"""Which runs are removed: those that ended too long ago, too many, or too large together."""
 
 from __future__ import annotations
 
@@ -17,35 +17,28 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.container import MIB
 from orchestrator.engine.copies import Copies
 from orchestrator.errors import ApplyRefused, OrchestratorError, StoreFailed
-from orchestrator.store.exchanges import Exchanges
-from orchestrator.store.runs import Store
+from orchestrator.store.runs import EndedRun, Store
 
 log = logging.getLogger(__name__)
 
 DAY_SECONDS = 86400.0
 
 AT_ONCE = 100
-"""Runs that are removed in one transaction: others want to write as well."""
-
-TABLES = ("events", "questions", "approvals", "orders", "runs")
-"""Where something is kept of a run; its own row goes last."""
-
-ROW_BYTES = 100
-"""What a row takes besides its texts, roughly."""
+"""Runs that are removed in one transaction: other orchestrators want to write in between."""
 
 PAUSE_SECONDS = 3600.0
-"""How often runs are looked through while an orchestrator lives, and by how many in a row."""
+"""Between two looks for old runs, by all orchestrators of a state directory together."""
 
 
 class Keep(Frozen):
-    """What is kept."""
+    """Which of the runs that have ended stay; None sets no limit."""
 
     days: float | None = None
     """Runs that ended longer ago are removed."""
     count: int | None = None
-    """Of the others, the newest ones that have ended."""
+    """Of the others, so many stay: those that ended last."""
     total_bytes: int | None = None
-    """And of these, as many as fit, with what they changed in copies of workspaces."""
+    """And of these, as many as fit, counting their changes to copies of workspaces."""
 
 
 class Pruned(Frozen):
@@ -57,22 +50,15 @@ class Pruned(Frozen):
     """Roughly."""
 
 
-class _Ended(Frozen):
-    run_id: str
-    ended: float
-    size_bytes: int
-
-
 class Retention:
     """Removes runs from the store, and their changes from the disk."""
 
     def __init__(self, store: Store, copies: Copies) -> None:
         self._store = store
         self._copies = copies
-        Exchanges(store)  # has its tables made
 
     async def prune(self, keep: Keep, *, dry_run: bool = False) -> Pruned:
-        """Remove all but what is to be kept; those that others wait for stay as well."""
+        """Remove all but what is to be kept; runs that waiting runs are to follow stay as well."""
         ended = await self._ended()
         too_old = list(_surplus(ended, keep, now=time.time()))
         for at in range(0, 0 if dry_run else len(too_old), AT_ONCE):
@@ -85,33 +71,22 @@ class Retention:
     async def compact(self) -> None:
         """Give the room back to the disk, unless the store is in use; later runs would reuse it."""
         with suppress(StoreFailed):
-            await self._store.write("VACUUM")
-            await self._store.select("PRAGMA wal_checkpoint(TRUNCATE)")
+            await self._store.database.compact()
 
-    async def _ended(self) -> list[_Ended]:
-        """The runs that may go, the oldest first, with what they take."""
-        rows = await self._store.select(_ENDED)
+    async def _ended(self) -> list[EndedRun]:
+        """The runs that may go, the oldest first, with what they and their changes take."""
+        ended = await self._store.removable()
         sizes = await anyio.to_thread.run_sync(self._copies.kept.sizes)
         return [
-            _Ended(
-                run_id=run_id,
-                ended=float(ended),
-                size_bytes=int(size) + sizes.get(run_id, 0),
-            )
-            for run_id, ended, size in rows
+            run.model_copy(update={"size_bytes": run.size_bytes + sizes.get(run.run_id, 0)})
+            for run in ended
         ]
 
     async def _remove(self, run_ids: Sequence[str]) -> None:
-        for run_id in run_ids:  # first this: without its row, nobody would find the folder
+        for run_id in run_ids:  # before its row goes, without which its folder is never found
             with suppress(ApplyRefused):  # it never had one
                 await anyio.to_thread.run_sync(self._copies.kept.remove, run_id)
-        marks = ", ".join("?" * len(run_ids))
-        await self._store.write_all(
-            [
-                (f"DELETE FROM {table} WHERE run_id IN ({marks})", run_ids)  # noqa: S608 our own text
-                for table in TABLES
-            ]
-        )
+        await self._store.remove(run_ids)
 
 
 @asynccontextmanager
@@ -120,8 +95,8 @@ async def kept_tidy(
 ) -> AsyncIterator[None]:
     """Prune in the background while the block lasts, at its beginning and then now and then.
 
-    The mark is a file that says when it was done last, by whomever. The store is opened anew, so
-    that no run waits for a look through all of it.
+    The mark is a file whose time says when an orchestrator last did it. The store is opened anew:
+    on the connection of the runs they would wait until all of it has been read.
     """
     scope = anyio.CancelScope()
 
@@ -147,8 +122,10 @@ async def kept_tidy(
             await asyncio.gather(looking, return_exceptions=True)
 
 
-def _surplus(ended: Sequence[_Ended], keep: Keep, now: float) -> Iterator[_Ended]:
-    """Of runs in the order they ended, those that are too old, too many or too much. Pure."""
+def _surplus(ended: Sequence[EndedRun], keep: Keep, now: float) -> Iterator[EndedRun]:
+    """Of runs in the order they ended, those that ended too long ago, are too many or take too
+    much. Pure.
+    """
     left = len(ended)
     size_bytes = sum(run.size_bytes for run in ended)
     for run in ended:
@@ -174,19 +151,5 @@ def _is_due(mark: Path) -> bool:
 
 
 def keep_of(days: int, megabytes: int) -> Keep:
-    """What the operator's settings say."""
+    """The operator's settings -> which runs stay."""
     return Keep(days=days, total_bytes=megabytes * MIB)
-
-
-_TEXTS = f"coalesce(sum(length(text) + length(data) + {ROW_BYTES}), 0)"
-_EXCHANGED = f"coalesce(sum(length(input) + length(coalesce(new_input, '')) + {ROW_BYTES}), 0)"
-_ENDED = f"""
-SELECT run_id, ended,
-    length(task) + length(coalesce(result, '')) + {ROW_BYTES}
-    + (SELECT {_TEXTS} FROM events WHERE events.run_id = runs.run_id)
-    + (SELECT {_EXCHANGED} FROM approvals WHERE approvals.run_id = runs.run_id)
-FROM runs WHERE ended IS NOT NULL AND run_id NOT IN (
-    SELECT wanted.value FROM runs AS waiting, json_each(waiting.task, '$.after') AS wanted
-    WHERE waiting.ended IS NULL)
-ORDER BY ended, created
-"""  # noqa: S608 our own text

@@ -1,6 +1,7 @@
 """The tasks of all processes, as the store knows them: look, wait, answer, decide, order.
 
 Nothing here needs an engine or an agent: any process of the same state directory can do it.
+What status a run is shown with is decided here, by `shown_status`, for every surface.
 """
 
 from __future__ import annotations
@@ -13,58 +14,91 @@ import anyio
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.exchange import Approval, Question
-from orchestrator.domain.result import FINAL, RunResult, RunStatus
+from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.tasks.lost import Recall, nothing_kept, settle_lost
-from orchestrator.engine.tasks.news import News, soon
-from orchestrator.errors import RunNotFound, RunRefused
+from orchestrator.engine.tasks.news import News, wait_for_news
+from orchestrator.errors import CallInvalid, RunNotFound, RunRefused
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import RunRecord, Store
 
 LOST_SECONDS = 5.0
-"""How often runs are looked for whose orchestrator has died."""
+"""How often the book looks for runs whose orchestrator has died."""
 
 CANCEL_SECONDS = 20.0
-"""For a cancelled run to end: its container goes, its changes are read. No client waits for less
-than that; whoever wants to see the end waits on.
+"""For a cancelled run to end: its container goes, its changes are read. Every client waits this
+long for an answer; a caller that wants to see the end waits on.
 """
 
 Until = Literal["any", "all"]
 
+OPEN: tuple[RunStatus, ...] = tuple(status for status in TRANSITIONS if status not in FINAL)
+"""What a run can be that has not ended."""
+
+
+def shown_status(status: RunStatus, *, question: bool, approval: bool) -> RunStatus:
+    """The status that a caller is shown of a run; the only rule for it. Pure.
+
+    `status` is the one in the store. `question` and `approval` say whether the run, or a run that
+    works for it, waits for an answer or for a tool call to be decided. A question or an answer is
+    in the store a moment before the status that follows from it.
+    """
+    if status in FINAL:
+        return status
+    if question:
+        return "waiting_parent_reply"
+    if approval:
+        return "paused"
+    if status == "waiting_parent_reply":  # it has its answer
+        return "parent_replied"
+    return "running" if status == "paused" else status
+
+
+def named_statuses(names: Iterable[str]) -> tuple[RunStatus, ...]:
+    """Statuses as a caller names them, `open` for all but the ends; CallInvalid for another."""
+    known: dict[str, tuple[RunStatus, ...]] = {name: (name,) for name in TRANSITIONS}
+    known["open"] = OPEN
+    wanted = [name.lower() for name in names]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise CallInvalid(f"there is no status {unknown[0]!r}; there are {', '.join(known)}")
+    return tuple(dict.fromkeys(status for name in wanted for status in known[name]))
+
 
 class TaskView(Frozen):
-    """A task as somebody sees it who waits for it."""
+    """A task as its caller sees it."""
 
     run_id: str
     agent: str
     caller: str
     status: RunStatus
+    """As `shown_status` decides."""
     reason: str = ""
     prompt: str = ""
     created: float = 0.0
     ended: float | None = None
     parent_run_id: str = ""
     questions: tuple[Question, ...] = ()
-    """That wait for an answer."""
+    """That wait for an answer: the task's own, and those of runs that work for it."""
     approvals: tuple[Approval, ...] = ()
-    """Tool calls that wait for a decision."""
+    """Tool calls that wait for a decision; likewise."""
     result: RunResult | None = None
     unheard: tuple[str, ...] = ()
-    """What its agent was told, and its run ended before it heard it."""
+    """What the caller told the agent after it had stopped listening."""
 
     @property
     def settled(self) -> bool:
-        """Waiting longer changes nothing: it has ended, or somebody has to do something."""
+        """Waiting longer changes nothing: it has ended, or the caller has to answer or decide."""
         return self.status in FINAL or self.asks
 
     @property
     def asks(self) -> bool:
-        """Somebody has to answer or to decide."""
+        """The caller has to answer or to decide."""
         return bool(self.questions or self.approvals)
 
 
 class TaskBook:
-    """Who started a task, and where, makes no difference here."""
+    """Reads and changes tasks in the store, whichever process runs them."""
 
     def __init__(
         self,
@@ -92,7 +126,7 @@ class TaskBook:
         ended: dict[str, TaskView] = {}
         while True:
             changed = self._news.next()
-            await self._settle_now_and_then()
+            await self.settle_now_and_then()
             views = [ended.get(run_id) or await self.view(run_id, caller) for run_id in run_ids]
             ended = {view.run_id: view for view in views if view.status in FINAL}
             done = [view.settled for view in views]
@@ -100,22 +134,25 @@ class TaskBook:
             left = deadline - anyio.current_time()
             if all(done) or asks or (until == "any" and any(done)) or left <= 0:
                 return tuple(views)
-            await soon(changed, left)
+            await wait_for_news(changed, left)
 
     async def view(self, run_id: str, caller: str | None = None) -> TaskView:
-        """One task; None as the caller is whoever runs the orchestrator, who sees all."""
+        """One task; None as the caller is the operator, who sees all."""
         record = await self._record(run_id, caller)
         if record.status in FINAL:
             return _view(record, unheard=await self._exchanges.unheard(run_id))
         questions: list[Question] = []
         approvals: list[Approval] = []
-        for each in (
-            run_id,
-            *await self.store.descendants(run_id),
-        ):  # who works for it asks as well
+        for each in (run_id, *await self.store.descendants(run_id)):
             questions += await self._exchanges.questions(each, pending=True)
             approvals += await self._exchanges.approvals(each, pending=True)
-        return _view(record, questions=tuple(questions), approvals=tuple(approvals))
+        shown = _shown(record, question=bool(questions), approval=bool(approvals))
+        return _view(shown, questions=tuple(questions), approvals=tuple(approvals))
+
+    async def record(self, run_id: str) -> RunRecord:
+        """One run as the store has it, but with the status that is shown; for the operator."""
+        (shown,) = await self._with_shown_statuses([await self._record(run_id, None)])
+        return shown
 
     async def list(
         self,
@@ -125,9 +162,52 @@ class TaskBook:
         agent: str = "",
         limit: int = 50,
     ) -> tuple[TaskView, ...]:
-        """The newest ones first; without their results."""
-        found = await self.store.find_runs(caller, tuple(statuses), agent, limit)
+        """The newest ones first; without their results, and without what they ask."""
+        found = await self.records(caller, statuses=statuses, agent=agent, limit=limit)
         return tuple(_view(record) for record in found)
+
+    async def records(
+        self,
+        caller: str | None = None,
+        *,
+        statuses: Iterable[RunStatus] = (),
+        agent: str = "",
+        limit: int = 50,
+        results: bool = False,
+    ) -> tuple[RunRecord, ...]:
+        """Runs, the newest first, with the statuses that are shown; two or three queries in all."""
+        wanted = frozenset(statuses)
+        ends = tuple(wanted & FINAL)
+        found: tuple[RunRecord, ...] = ()
+        if ends or not wanted:
+            found = await self.store.find_runs(caller, ends, agent, limit, results=results)
+        if wanted - FINAL:  # what is shown of these is not what is stored: look at all of them
+            found += await self.store.find_runs(caller, OPEN, agent, limit=-1)
+        shown = await self._with_shown_statuses(found)
+        chosen = [record for record in shown if not wanted or record.status in wanted]
+        return tuple(sorted(chosen, key=lambda record: -record.created)[:limit])
+
+    async def _with_shown_statuses(self, records: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
+        if all(record.status in FINAL for record in records):
+            return tuple(records)
+        asking = await self._exchanges.asking()
+        return tuple(
+            _shown(
+                record,
+                question=record.run_id in asking.questions,
+                approval=record.run_id in asking.approvals,
+            )
+            for record in records
+        )
+
+    async def versions(self, run_ids: Iterable[str]) -> dict[str, object]:
+        """For each run that is there, a value that is another one when a view of it would be."""
+        versions = await self.store.versions(run_ids)
+        asking = await self._exchanges.asking()
+        return {
+            run_id: (*version, run_id in asking.questions, run_id in asking.approvals)
+            for run_id, version in versions.items()
+        }
 
     async def asking(self) -> tuple[tuple[Question, ...], tuple[Approval, ...]]:
         """What waits for an answer or a decision, of all runs."""
@@ -148,7 +228,7 @@ class TaskBook:
         if known is None:
             raise RunRefused(f"run {run_id} has asked no question {message_id!r}")
         if (await self._record(run_id, caller)).status in FINAL:
-            raise RunRefused(f"run {run_id} has ended; nobody is there to hear the answer")
+            raise RunRefused(f"run {run_id} has ended, so no agent is there to hear the answer")
         raise RunRefused(f"question {message_id} has been answered already: {known.answer!r}")
 
     async def decide(
@@ -196,9 +276,7 @@ class TaskBook:
     async def tell(self, run_id: str, text: str, caller: str | None) -> bool:
         """Tell an agent something in the middle of its work; False if its run has ended."""
         await self._record(run_id, caller)
-        told = await self._exchanges.order(run_id, "say", text)
-        await self._carry_out_orders()
-        return told
+        return await self._exchanges.order(run_id, "say", text)
 
     async def follow_up(self, run_id: str, text: str, caller: str | None) -> Task:
         """The task that goes on where an ended run stopped; RunRefused if that is nowhere."""
@@ -225,8 +303,11 @@ class TaskBook:
     ) -> TaskView:
         """End a task, and see it end, unless that takes longer: it ends all the same."""
         await self._record(run_id, caller)
-        if not self._end(run_id):
-            await self._exchanges.order(run_id, "cancel")
+        await self._exchanges.order(run_id, "cancel")
+        return await self.until_ended(run_id, caller, seconds=seconds)
+
+    async def until_ended(self, run_id: str, caller: str | None, *, seconds: float) -> TaskView:
+        """The task as soon as it has ended, or when the time is over."""
         deadline = anyio.current_time() + seconds
         while True:
             changed = self._news.next()
@@ -235,7 +316,7 @@ class TaskBook:
             if view.status in FINAL or left <= 0:
                 return view
             await self.settle()
-            await soon(changed, left)
+            await wait_for_news(changed, left)
 
     async def settle(self) -> None:
         """End the runs whose orchestrator has died."""
@@ -243,16 +324,10 @@ class TaskBook:
         if await settle_lost(self.store, self._alive, self._recall):
             self._news.tell()
 
-    async def _settle_now_and_then(self) -> None:
+    async def settle_now_and_then(self) -> None:
+        """The same, unless it was done a moment ago."""
         if anyio.current_time() - self._settled > LOST_SECONDS:
             await self.settle()
-
-    def _end(self, run_id: str) -> bool:  # noqa: ARG002 see Tasks
-        """End a run whose wire is ours; False if it is not."""
-        return False
-
-    async def _carry_out_orders(self) -> None:
-        """Only who holds a run's wire can; see Tasks."""
 
     async def _record(self, run_id: str, caller: str | None) -> RunRecord:
         record = await self.store.run(run_id)
@@ -271,6 +346,11 @@ class TaskBook:
         return above is not None and await self._may_see(above, caller)
 
 
+def _shown(record: RunRecord, *, question: bool, approval: bool) -> RunRecord:
+    status = shown_status(record.status, question=question, approval=approval)
+    return record if status == record.status else record.model_copy(update={"status": status})
+
+
 def _view(
     record: RunRecord,
     *,
@@ -278,17 +358,11 @@ def _view(
     approvals: tuple[Approval, ...] = (),
     unheard: tuple[str, ...] = (),
 ) -> TaskView:
-    status = record.status
-    # What a run asks is in the store a moment before its status.
-    if any(each.run_id == record.run_id for each in questions):
-        status = "waiting_parent_reply"
-    elif any(each.run_id == record.run_id for each in approvals):
-        status = "paused"
     return TaskView(
         run_id=record.run_id,
         agent=record.agent,
         caller=record.caller,
-        status=status,
+        status=record.status,
         reason=record.reason,
         prompt=record.prompt,
         created=record.created,

@@ -1,7 +1,7 @@
 """The egress service: an HTTP proxy that knows the agent's rules, and tells what it did.
 
-It is all that a container has of the network. What it refuses it explains, since the agent has
-nobody else to ask, and marks, so that nobody takes our no for the host's.
+It is all that a container has of the network. A refusal says why and what would be needed, and
+carries a header, so that the agent does not take it for the host's answer.
 """
 
 from __future__ import annotations
@@ -9,41 +9,35 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
-
-import anyio
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Network
 from orchestrator.domain.container import MIB
 from orchestrator.errors import WireLost
-from orchestrator.gateway.egress.dial import Denied, Dialer, Dialled, Unreachable, is_own
-from orchestrator.gateway.egress.rules import EgressRules, Verdict
+from orchestrator.gateway.doorway import Doorway, Observer
+from orchestrator.gateway.egress.dial import Denied, Dialer, Unreachable, is_own
+from orchestrator.gateway.egress.rules import EgressRules, HostVerdict
+from orchestrator.gateway.http.byte_stream import ByteStream, CountedStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
-from orchestrator.gateway.http.headers import DENIED, Headers
-from orchestrator.gateway.http.request_head import Head, read_head
-from orchestrator.gateway.http.server import CLIENT_GONE, READ_BYTES, ByteStream
+from orchestrator.gateway.http.headers import CLIENT_GONE, DENIED, Headers
+from orchestrator.gateway.http.request_head import Head
+from orchestrator.gateway.http.socket_stream import SocketStream
 from orchestrator.gateway.http.tunnel import splice
 
 log = logging.getLogger(__name__)
 
 MAX_DENIED_HOSTS = 100
-"""That are remembered for the result."""
-
-TELLS_PER_HOST = 20
-"""Denials of one host that are told. Who goes on asking gets the answer, but no place there."""
-
-MAX_TELLS = 1000
-"""Denials that are told in all."""
+"""Refused hosts that the result names."""
 
 REASON_CHARS = 240
 """Of a denial in the status line, which is all that some programs show of it."""
 
 METHOD_CHARS = 20
-"""Of a method; some are made up."""
+"""Of a method in an event: an agent may make one up."""
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
@@ -74,7 +68,7 @@ class EgressSeen(Frozen):
     duration_ms: int = 0
 
 
-OnSeen = Callable[[EgressSeen], None]
+OnEgressSeen = Callable[[EgressSeen], None]
 
 
 class EgressAccess:
@@ -84,23 +78,21 @@ class EgressAccess:
         self,
         network: Network,
         dialer: Dialer,
-        on_seen: OnSeen | None = None,
+        on_seen: OnEgressSeen | None = None,
         *,
         is_own: Callable[[str], bool] = is_own,
     ) -> None:
-        self.on_seen = on_seen
-        """Told of everything that passed, and of denials while they are few."""
+        """`on_seen` is told of all that passed, and of denials while they are few."""
         self.traffic_exhausted = False
-        """All that the run may send and receive has been."""
+        """The run has sent and received all that it may."""
         self._network = network
         self._rules = EgressRules(network, is_own)
         self._dialer = dialer.for_one()
         self._denied: dict[str, None] = {}
-        self._tells: Counter[str] = Counter()
+        self._doorway = Doorway()
+        self._observer = Observer(on_seen, "an egress request")
         self._moved_bytes = 0
-        self._connections: set[anyio.CancelScope] = set()
-        self._busy = 0  # of the connections, those that have, or want, somebody at the other end
-        self._revoked = False
+        self._busy = 0  # connections to hosts, under way or being made
 
     @property
     def denied_hosts(self) -> tuple[str, ...]:
@@ -109,8 +101,7 @@ class EgressAccess:
 
     def revoke(self) -> None:
         """Cut everything; from now on nothing gets out."""
-        self._revoked = True
-        self._cut()
+        self._doorway.revoke()
 
     def __enter__(self) -> Self:
         return self
@@ -124,23 +115,14 @@ class EgressAccess:
         self.revoke()
 
     def __repr__(self) -> str:
-        return f"EgressAccess({self._network.mode}, {len(self._connections)} open)"
+        return f"EgressAccess({self._network.mode}, {self._doorway.open_connections} open)"
 
     async def service(self, stream: ByteStream) -> None:
         """Answer a connection: `container.listen(EGRESS_PORT, "egress", access.service)`."""
-        if self._revoked:
+        if self._doorway.revoked:
             stream.reset()
-            return
-        with anyio.CancelScope() as scope:
-            self._connections.add(scope)
-            try:
-                head = await read_head(stream)
-                if head is not None:
-                    await self._answer(head)
-            finally:
-                self._connections.discard(scope)
-        if scope.cancelled_caught:
-            stream.reset()
+        else:
+            await self._doorway.serve_one(stream, self._answer)
 
     async def _answer(self, head: Head) -> None:
         connect = _CONNECT.fullmatch(head.target) if head.method == "CONNECT" else None
@@ -159,43 +141,41 @@ class EgressAccess:
             )
 
     async def _tunnel(self, head: Head, host: str, port: int) -> None:
-        exchange = await self._opened(head, host, port, "https")
-        if exchange is None:
+        outside = await self._opened(head, host, port, "https")
+        if outside is None:
             return
         status = CLIENT_GONE
         try:
             await head.client.write(ESTABLISHED)
             status = 200
-            await splice(head.client, exchange, head.early)
+            await splice(head.client, outside.stream, head.early)
         except (OSError, WireLost):
             log.debug("the client did not wait for its tunnel")
         finally:
-            await exchange.close(status)
+            await self._close(outside, status)
 
     async def _request(self, head: Head, host: str, port: int, path: str) -> None:
-        exchange = await self._opened(head, host, port, "http")
-        if exchange is None:
+        outside = await self._opened(head, host, port, "http")
+        if outside is None:
             return
-        name = (
-            f"[{exchange.verdict.host}]" if ":" in exchange.verdict.host else exchange.verdict.host
-        )
+        known = outside.verdict.host
+        name = f"[{known}]" if ":" in known else known
         headers = passed_on(head.headers, name if port == 80 else f"{name}:{port}")
+        request = Outgoing(head.method, path, headers)
         status, why = CLIENT_GONE, ""
         try:
-            passed = await forward(
-                head, exchange, Outgoing(head.method, path, headers), rewrite=_without_our_mark
-            )
+            passed = await forward(head, outside.stream, request, rewrite=_without_our_mark)
             status = passed.status
             why = "" if passed.whole or status == CLIENT_GONE else "the answer broke off"
         except Unreachable as exc:
             status, why = 502, str(exc)
             await _say_unreachable(head, why)
         finally:
-            await exchange.close(status, why)
+            await self._close(outside, status, why)
 
     async def _opened(
         self, head: Head, host: str, port: int, scheme: Literal["http", "https"]
-    ) -> _Exchange | None:
+    ) -> _Outside | None:
         """A connection to a host that the rules allow; None when the client has been told no."""
         began = time.monotonic()
         verdict = self._rules.name(host, port)
@@ -213,13 +193,16 @@ class EgressAccess:
         except Denied as exc:
             await self._deny(head, verdict.model_copy(update={"why": str(exc), "rule": ""}), port)
         except Unreachable as exc:
-            self._tell(_seen(head, verdict, port, 502, str(exc), began))
+            self._observer.tell(_seen(head, verdict, port, 502, str(exc), began))
             await _say_unreachable(head, str(exc))
         else:
-            return _Exchange(self, head, verdict, port, upstream, began)
+            stream = CountedStream(upstream, self._count)
+            return _Outside(head, verdict, port, began, upstream, stream)
         return None
 
-    async def _dial(self, verdict: Verdict, port: int, scheme: Literal["http", "https"]) -> Dialled:
+    async def _dial(
+        self, verdict: HostVerdict, port: int, scheme: Literal["http", "https"]
+    ) -> SocketStream:
         vet = self._rules.vet(verdict.host, port)
         self._busy += 1
         try:
@@ -230,8 +213,15 @@ class EgressAccess:
             self._busy -= 1
             raise
 
-    def _let_go(self) -> None:
+    async def _close(self, outside: _Outside, status: int, why: str = "") -> None:
+        """Let go of a connection, and tell what it came to."""
+        await outside.socket.aclose()
         self._busy -= 1
+        if self.traffic_exhausted:
+            why = "cut: the run has sent and received all that it may (network.max_mb)"
+        seen = _seen(outside.head, outside.verdict, outside.port, status, why, outside.began)
+        sizes = {"bytes_out": outside.stream.bytes_out, "bytes_in": outside.stream.bytes_in}
+        self._observer.tell(seen.model_copy(update=sizes))
 
     def _limit(self) -> tuple[int, str, str] | None:
         """Status, kind and sentence, when the run has used up what it may use."""
@@ -252,7 +242,7 @@ class EgressAccess:
             "MiB, which is all that it may (network.max_mb in agent.md); retrying will not help"
         )
 
-    async def _deny(self, head: Head, verdict: Verdict, port: int) -> None:
+    async def _deny(self, head: Head, verdict: HostVerdict, port: int) -> None:
         name = f"{verdict.host}:{port}"
         if len(self._denied) < MAX_DENIED_HOSTS:
             self._denied[name] = None
@@ -260,32 +250,21 @@ class EgressAccess:
         text = f"refused by the orchestrator: {verdict.why}"
         await head.answer(403, text, reason=verdict.why[:REASON_CHARS], headers=((DENIED, "host"),))
 
-    def _tell_denial(self, head: Head, verdict: Verdict, port: int, status: int, why: str) -> None:
-        if self._tells.total() >= MAX_TELLS or self._tells[verdict.host] >= TELLS_PER_HOST:
-            return
-        self._tells[verdict.host] += 1
-        refused = verdict.model_copy(update={"allowed": False})
-        self._tell(_seen(head, refused, port, status, why, time.monotonic()))
-
-    def _tell(self, seen: EgressSeen) -> None:
-        if self.on_seen is not None:
-            try:
-                self.on_seen(seen)
-            except Exception:  # the answer does not depend on who listens
-                log.exception("an egress request could not be recorded")
+    def _tell_denial(
+        self, head: Head, verdict: HostVerdict, port: int, status: int, why: str
+    ) -> None:
+        if self._observer.wants_denial(verdict.host):
+            refused = verdict.model_copy(update={"allowed": False})
+            self._observer.tell(_seen(head, refused, port, status, why, time.monotonic()))
 
     def _count(self, size: int) -> None:
         """Bytes that moved, in whichever direction. The last ones are not passed on."""
         self._moved_bytes += size
         if self._moved_bytes > self._network.max_mb * MIB and not self.traffic_exhausted:
             self.traffic_exhausted = True
-            self._cut()
+            self._doorway.cut()
         if self.traffic_exhausted:
             raise ConnectionResetError("the run may send and receive no more")
-
-    def _cut(self) -> None:
-        for scope in self._connections:
-            scope.cancel()
 
     def _report(self) -> str:
         refused = "\n".join(f"refused so far: {name}" for name in self._denied)
@@ -293,57 +272,21 @@ class EgressAccess:
         return f"This is the agent's HTTP proxy.\n{rules}\n{refused or 'nothing refused so far'}"
 
 
-class _Exchange:
-    """One connection to a host, counted: a ByteStream."""
+@dataclass(frozen=True)
+class _Outside:
+    """One connection to a host, and the request it is for."""
 
-    def __init__(
-        self,
-        access: EgressAccess,
-        head: Head,
-        verdict: Verdict,
-        port: int,
-        upstream: Dialled,
-        began: float,
-    ) -> None:
-        self.verdict = verdict
-        self._access = access
-        self._head = head
-        self._port = port
-        self._upstream = upstream
-        self._began = began
-        self._bytes_out = 0
-        self._bytes_in = 0
-
-    async def read(self, max_bytes: int = READ_BYTES) -> bytes:
-        data = await self._upstream.read(max_bytes)
-        self._bytes_in += len(data)
-        self._access._count(len(data))  # noqa: SLF001 the two halves of one thing
-        return data
-
-    async def write(self, data: bytes) -> None:
-        self._bytes_out += len(data)
-        self._access._count(len(data))  # noqa: SLF001
-        await self._upstream.write(data)
-
-    def end(self) -> None:
-        self._upstream.end()
-
-    def reset(self) -> None:
-        self._upstream.reset()
-
-    async def close(self, status: int, why: str = "") -> None:
-        """Let go of the connection, and tell what it came to."""
-        await self._upstream.aclose()
-        self._access._let_go()  # noqa: SLF001
-        if self._access.traffic_exhausted:
-            why = "cut: the run has sent and received all that it may (network.max_mb)"
-        seen = _seen(self._head, self.verdict, self._port, status, why, self._began)
-        sizes = {"bytes_out": self._bytes_out, "bytes_in": self._bytes_in}
-        self._access._tell(seen.model_copy(update=sizes))  # noqa: SLF001
+    head: Head
+    verdict: HostVerdict
+    port: int
+    began: float
+    socket: SocketStream
+    stream: CountedStream
+    """The socket, whose bytes count against network.max_mb."""
 
 
 def _seen(
-    head: Head, verdict: Verdict, port: int, status: int, why: str, began: float
+    head: Head, verdict: HostVerdict, port: int, status: int, why: str, began: float
 ) -> EgressSeen:
     return EgressSeen(
         host=verdict.host,
@@ -358,7 +301,7 @@ def _seen(
 
 
 def _without_our_mark(status: int, headers: Headers) -> tuple[Headers, Filter | None]:  # noqa: ARG001
-    """Nobody else gets to say that it was us who refused."""
+    """A host cannot claim that the orchestrator refused."""
     return tuple(pair for pair in headers if pair[0] != DENIED), None
 
 

@@ -1,8 +1,8 @@
-"""A host and a port -> a connection to an address that was looked at first.
+"""A host and a port -> a connection to an address that the rules have seen first.
 
-A name is resolved once. All of its addresses are shown to whoever asked, and the connection goes to
-one of those: a name that resolves to something else a moment later gains nothing. Where this
-machine reaches the world through a proxy, the connection goes through that.
+A name is resolved once. The caller's rules see all of its addresses, and the connection goes to one
+of those: a name that resolves to something else a moment later gains nothing. Where this machine
+reaches the world through a proxy, the connection goes through that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import ipaddress
 import os
 import socket
 import ssl
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from copy import copy
@@ -23,22 +22,20 @@ import anyio.to_thread
 import h11
 
 from orchestrator.gateway.egress.proxies import Proxies, Proxy
-from orchestrator.gateway.http.server import HEAD_BYTES, READ_BYTES
+from orchestrator.gateway.http.request_head import HEAD_BYTES
+from orchestrator.gateway.http.socket_stream import SocketStream
 
 RESOLVE_SECONDS = 10.0
 """For the addresses of a name."""
 
-CONNECT_SECONDS = 10.0
+DIAL_SECONDS = 10.0
 """For each address that is tried."""
-
-TLS_SECONDS = 10.0
-"""For the handshake."""
 
 PROXY_SECONDS = 30.0
 """For the operator's proxy to connect; it resolves and tries addresses itself."""
 
 MAX_ADDRESSES = 64
-"""Of one name. More are no name but somebody's joke."""
+"""Of one name. A name with more is refused: each of them would have to be looked at."""
 
 MAX_TRIED = 4
 """Addresses of one name that are tried, one after the other."""
@@ -48,12 +45,6 @@ MAX_RESOLVING = 16
 
 MAX_RESOLVING_EACH = 4
 """Of one run, so that its slow names do not hold up those of others."""
-
-LINGER_SECONDS = 2.0
-"""For the other side to take what was written."""
-
-HOLD_BYTES = 512 * 1024
-"""What may wait for whoever reads; the other side is held back then."""
 
 Addresses = tuple[str, ...]
 Resolve = Callable[[str, int], Awaitable[Addresses]]
@@ -75,125 +66,6 @@ class Unreachable(Exception):
     """It could not be connected to. The text is for people and holds no secret."""
 
 
-class Dialled(asyncio.Protocol):
-    """A connection: a ByteStream, which whoever dialled it closes."""
-
-    def __init__(self) -> None:
-        self.address = ""
-        """What it is connected to."""
-        self._transport: asyncio.Transport | None = None
-        self._tls = False
-        self._chunks: deque[bytes] = deque()
-        self._waiting = 0  # bytes in _chunks
-        self._paused = False
-        self._read_ended = False
-        self._error: Exception | None = None
-        self._lost = False
-        self._readable = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._closed = asyncio.Event()
-
-    async def read(self, max_bytes: int = READ_BYTES) -> bytes:
-        while not self._chunks:
-            if self._error is not None:
-                raise ConnectionResetError("the connection broke") from self._error
-            if self._read_ended:
-                return b""
-            self._readable.clear()
-            await self._readable.wait()
-        data = self._chunks.popleft()
-        if len(data) > max_bytes:
-            self._chunks.appendleft(data[max_bytes:])
-            data = data[:max_bytes]
-        self._waiting -= len(data)
-        if self._paused and self._waiting <= HOLD_BYTES // 2:
-            self._paused = False
-            if self._transport is not None and not self._lost:
-                self._transport.resume_reading()
-        return data
-
-    async def write(self, data: bytes) -> None:
-        if self._lost or self._transport is None or self._transport.is_closing():
-            raise BrokenPipeError("the connection is closed")
-        self._transport.write(data)
-        await self._writable.wait()
-        if self._error is not None:
-            raise BrokenPipeError("the connection broke") from self._error
-
-    def end(self) -> None:
-        """Nothing more will be written. TLS cannot say so: there, the framing has to."""
-        if self._transport is not None and not self._lost and self._transport.can_write_eof():
-            with suppress(OSError, RuntimeError):
-                self._transport.write_eof()
-
-    def reset(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    async def aclose(self) -> None:
-        """Let the other side have what was written, and go."""
-        if self._transport is None:
-            return
-        self._transport.close()
-        with anyio.move_on_after(LINGER_SECONDS, shield=True):
-            await self._closed.wait()
-        self._transport.abort()
-
-    async def secure(self, host: str, context: ssl.SSLContext) -> None:
-        """Speak TLS from here on, with whoever can prove to be that host."""
-        if self._transport is None or self._chunks:
-            raise ConnectionResetError("it spoke before it was asked")
-        self._tls = True
-        self._transport = await asyncio.get_running_loop().start_tls(
-            self._transport,
-            self,
-            context,
-            server_hostname=host,
-            ssl_handshake_timeout=TLS_SECONDS,
-            ssl_shutdown_timeout=LINGER_SECONDS,
-        )
-
-    def unread(self, data: bytes) -> None:
-        """Put back what was read too much."""
-        if data:
-            self._chunks.appendleft(data)
-            self._waiting += len(data)
-
-    # Called by the event loop
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 what a TCP connection has
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._chunks.append(data)
-        self._waiting += len(data)
-        self._readable.set()
-        if self._waiting > HOLD_BYTES and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-
-    def eof_received(self) -> bool:
-        self._read_ended = True
-        self._readable.set()
-        return not self._tls  # plain connections can still be written to
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-        self._read_ended = True
-        self._error = exc
-        self._readable.set()
-        self._writable.set()
-        self._closed.set()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-
 def is_own(address: str) -> bool:
     """It is an address of this machine. Asks the routing table; nothing is sent."""
     try:
@@ -209,11 +81,11 @@ class SystemResolver:
     """Names as this machine knows them."""
 
     def __init__(self) -> None:
-        # Not the limiter that everybody shares: a slow name server must not hold up the engine.
+        # Not anyio's shared limiter: a slow name server must not hold up the calls to the engine.
         self._limiter = anyio.CapacityLimiter(MAX_RESOLVING)
 
     async def __call__(self, host: str, port: int) -> Addresses:
-        # Not abandoned: whoever gives up leaves a thread behind, and that one counts.
+        # Not abandoned: a caller that gives up leaves a thread behind, and that one counts.
         found = await anyio.to_thread.run_sync(
             lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), limiter=self._limiter
         )
@@ -221,7 +93,7 @@ class SystemResolver:
 
 
 class Dialer:
-    """Connects for everybody; made once."""
+    """Connects for all runs; made once."""
 
     def __init__(
         self,
@@ -256,7 +128,7 @@ class Dialer:
         tls: bool = False,
         scheme: Literal["http", "https"] = "https",
         direct: bool = False,
-    ) -> Dialled:
+    ) -> SocketStream:
         """Connect to a host whose addresses `vet` does not mind.
 
         Through the operator's proxy, if there is one for the scheme, unless it has to be direct. A
@@ -309,8 +181,8 @@ class Dialer:
         return found
 
     async def _looked_up(self, host: str, port: int, *, of_proxy: bool) -> Addresses:
-        """The addresses of a name. Who gives up leaves its lookup to end by itself: until then that
-        has its place among those of the run and of all.
+        """The addresses of a name. A caller that gives up leaves its lookup to end by itself: until
+        then it counts among those of the run and of all runs.
         """
         scope = anyio.CancelScope()  # what waits for its place can be given up, a thread cannot
 
@@ -334,9 +206,9 @@ class Dialer:
     def _forget(self, lookup: asyncio.Task[Addresses]) -> None:
         self._lookups.discard(lookup)
         if not lookup.cancelled():
-            lookup.exception()  # or it would be logged that nobody has looked at it
+            lookup.exception()  # else asyncio logs that it was never retrieved
 
-    async def _secured(self, connection: Dialled, host: str, port: int) -> None:
+    async def _secured(self, connection: SocketStream, host: str, port: int) -> None:
         if not self._trust:
             context = ssl.create_default_context()
             context.set_alpn_protocols(["http/1.1"])
@@ -346,32 +218,31 @@ class Dialer:
         except ssl.SSLCertVerificationError as exc:
             raise Unreachable(
                 f"{host}:{port} could not prove who it is ({exc.verify_message}); if its "
-                "certificate is a private one, whoever runs the orchestrator can set SSL_CERT_FILE"
+                "certificate is a private one, the operator can set SSL_CERT_FILE"
             ) from None
         except (OSError, TimeoutError) as exc:
             raise Unreachable(f"no TLS with {host}:{port} ({_reason(exc)})") from None
 
 
-async def _connected(host: str, port: int, addresses: Addresses, what: str = "") -> Dialled:
+async def _connected(host: str, port: int, addresses: Addresses, what: str = "") -> SocketStream:
     """A connection to the first address that answers."""
     reason = ""
     for address in addresses[:MAX_TRIED]:
         try:
-            with anyio.fail_after(CONNECT_SECONDS):
+            with anyio.fail_after(DIAL_SECONDS):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    Dialled, address, port
+                    SocketStream, address, port
                 )
         except TimeoutError:
-            reason = f"no answer within {CONNECT_SECONDS:.0f} s"
+            reason = f"no answer within {DIAL_SECONDS:.0f} s"
         except OSError as exc:
             reason = _reason(exc)
         else:
-            connection.address = address
             return connection
     raise Unreachable(f"cannot connect to {what}{host}:{port} ({reason})")
 
 
-async def _through(connection: Dialled, proxy: Proxy, host: str, port: int) -> None:
+async def _through(connection: SocketStream, proxy: Proxy, host: str, port: int) -> None:
     """Ask a proxy for a tunnel, and leave the connection at its beginning."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     headers = [("host", target)]
@@ -398,7 +269,7 @@ async def _through(connection: Dialled, proxy: Proxy, host: str, port: int) -> N
 
 
 def _reason(exc: Exception) -> str:
-    """What went wrong, without names and addresses that nobody asked about."""
+    """What went wrong, without names and addresses that the agent did not ask for."""
     if isinstance(exc, ssl.SSLError):
         return (exc.reason or "TLS failed").lower().replace("_", " ")
     if isinstance(exc, OSError) and exc.errno:

@@ -41,7 +41,7 @@ class Proxies:
         if proxy is None:
             raise ValueError(
                 f"the orchestrator's own {scheme.upper()}_PROXY or ALL_PROXY cannot be used; "
-                "whoever runs it should write http://host:port"
+                "the operator should write http://host:port"
             )
         return proxy
 

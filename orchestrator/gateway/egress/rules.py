@@ -27,7 +27,7 @@ INSIDE_NAMES = (
     *("localhost", "local", "internal", "intranet", "lan", "corp", "home", "private"),
     *("home.arpa", "in-addr.arpa", "ip6.arpa", "onion", "test", "invalid", "svc"),
 )
-"""Ends of names that are nobody's in public; where every public host is allowed, these are not."""
+"""Ends of names that do not exist in public; `network: open` does not allow them."""
 
 SERVICE_NETWORKS = tuple(
     ipaddress.ip_network(text)
@@ -51,13 +51,13 @@ GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 COMPATIBLE = ipaddress.IPv6Network("::/96")
 
-SHOWN_CHARS = 100
+SHOWN_HOST_CHARS = 100
 """Of a host that is none."""
 
 RETRY = "retrying will not help"
 
 
-class Verdict(Frozen):
+class HostVerdict(Frozen):
     """Whether a host may be talked to, and why."""
 
     allowed: bool
@@ -83,16 +83,16 @@ class EgressRules:
         self._private = tuple(map(host_rule, network.allow_private))
         self._deny = tuple(map(host_rule, network.deny))
 
-    def name(self, host: str, port: int) -> Verdict:
+    def name(self, host: str, port: int) -> HostVerdict:
         """Before anything is resolved: may this be talked to, going by what it is called?"""
         wanted = normal_host(host)
         if wanted is None or not 0 < port < 65536:
-            shown = ascii(host)[1:-1][:SHOWN_CHARS]
+            shown = ascii(host)[1:-1][:SHOWN_HOST_CHARS]
             why = (
                 f"{shown} is not allowed: it is not a plain host name with a port; write names in "
                 f"ASCII and addresses in their usual form; {RETRY}"
             )
-            return Verdict(allowed=False, host=shown, why=why)
+            return HostVerdict(allowed=False, host=shown, why=why)
         if self._network.mode == "none":
             verdict = _denied(
                 f"{_shown(wanted, port)} is not allowed: this agent has no network (agent.md has "
@@ -104,7 +104,7 @@ class EgressRules:
             verdict = self._by_address(wanted, port)
         return verdict.model_copy(update={"host": str(wanted)})
 
-    def addresses(self, host: str, port: int, addresses: Sequence[str]) -> Verdict:
+    def addresses(self, host: str, port: int, addresses: Sequence[str]) -> HostVerdict:
         """Once resolved: may all of these be talked to? The name has been allowed already.
 
         None of them are there when the name is not known here, and only the operator's proxy could
@@ -131,7 +131,7 @@ class EgressRules:
         return by_name
 
     def vet(self, host: str, port: int) -> dial.Vet:
-        """The second question, as whoever dials asks it."""
+        """The second question, in the shape in which a Dialer asks it."""
 
         def look(addresses: tuple[str, ...]) -> None:
             verdict = self.addresses(host, port, addresses)
@@ -153,7 +153,7 @@ class EgressRules:
         lines += [f"denied: {text}" for text in network.deny]
         return "\n".join(lines)
 
-    def _by_name(self, host: str, port: int) -> Verdict:
+    def _by_name(self, host: str, port: int) -> HostVerdict:
         shown = _shown(host, port)
         for rule in self._deny:
             if rule.matches(host) and rule.closes(port):
@@ -164,11 +164,11 @@ class EgressRules:
                 )
         for rule in self._private:
             if rule.matches(host) and rule.opens(port):
-                return Verdict(allowed=True, rule=rule.text, private=True)
+                return HostVerdict(allowed=True, rule=rule.text, private=True)
         fitting = [rule for rule in self._allow if rule.matches(host) and rule.opens(port)]
         if fitting:
             rule = min(fitting, key=lambda rule: rule.below)
-            return Verdict(allowed=True, rule=rule.text, exact=not rule.below)
+            return HostVerdict(allowed=True, rule=rule.text, exact=not rule.below)
         missing = host if port in PORTS else shown
         if self._network.mode != "open":
             return _denied(
@@ -184,9 +184,9 @@ class EgressRules:
                 f"{shown} is not allowed: it is not a public name, and agent.md does not have "
                 f"{missing} under network.allow_private; {RETRY}"
             )
-        return Verdict(allowed=True, rule="open")
+        return HostVerdict(allowed=True, rule="open")
 
-    def _by_address(self, address: Address, port: int) -> Verdict:
+    def _by_address(self, address: Address, port: int) -> HostVerdict:
         shown = _shown(address, port)
         faces = _faces(address)
         for rule in self._deny:
@@ -198,7 +198,7 @@ class EgressRules:
                 )
         for rule in self._private:
             if rule.opens(port) and all(_is_meant(rule, face) for face in faces):
-                return Verdict(allowed=True, rule=rule.text, private=True)
+                return HostVerdict(allowed=True, rule=rule.text, private=True)
         missing = str(address) if port in PORTS else shown
         return _denied(
             f"{shown} is not allowed: addresses are refused, names are wanted, unless agent.md has "
@@ -217,7 +217,7 @@ class EgressRules:
         for face in faces:
             if any(_is_meant(rule, face) and rule.closes(port) for rule in self._private):
                 continue
-            if any(face in network for network in SERVICE_NETWORKS) or _is_nobody(face):
+            if any(face in network for network in SERVICE_NETWORKS) or _is_no_host(face):
                 return f"it has the address {face}, which no name may lead to", ""
             if named:
                 continue
@@ -233,7 +233,7 @@ class EgressRules:
 
 def _is_meant(rule: HostRule, address: Address) -> bool:
     """Whether a rule of the inside means an address. A range does not mean the service addresses
-    that happen to be in it: who wants those names them.
+    that happen to be in it: an author who wants those names them.
     """
     if rule.network is None or not rule.holds(address):
         return False
@@ -265,7 +265,7 @@ def _unwrapped(address: Address) -> Iterator[Address]:
         yield address
 
 
-def _is_nobody(address: Address) -> bool:
+def _is_no_host(address: Address) -> bool:
     return (
         address.is_multicast
         or address.is_unspecified
@@ -285,5 +285,5 @@ def _shown(host: str | Address, port: int) -> str:
     return f"[{host}]:{port}" if isinstance(host, IPv6Address) else f"{host}:{port}"
 
 
-def _denied(why: str, rule: str = "") -> Verdict:
-    return Verdict(allowed=False, rule=rule, why=why)
+def _denied(why: str, rule: str = "") -> HostVerdict:
+    return HostVerdict(allowed=False, rule=rule, why=why)

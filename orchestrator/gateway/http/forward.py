@@ -1,8 +1,8 @@
-"""One HTTP/1.1 request through to somebody else, and the answer back, never held whole.
+"""One HTTP/1.1 request on to a host, and its answer back, neither ever held whole.
 
-Both sides are strangers. Each is read by a parser of its own and written anew, so that nothing but
-what was understood gets through: framing, names and values are ours, and there is one request for
-each connection.
+Neither the client nor the host is trusted. Each is read by a parser of its own and its message is
+written anew, so that only what was understood gets through: framing, names and values are ours, and
+there is one request for each connection.
 """
 
 from __future__ import annotations
@@ -17,25 +17,29 @@ import h11
 
 from orchestrator.errors import WireLost
 from orchestrator.gateway.egress.dial import Unreachable
-from orchestrator.gateway.http.headers import Headers, as_bytes, as_text, end_to_end, first_value
-from orchestrator.gateway.http.request_head import Head
-from orchestrator.gateway.http.server import (
-    CLIENT_GONE,
-    HEAD_BYTES,
+from orchestrator.gateway.http.byte_stream import (
+    IDLE_SECONDS,
     PIECE_BYTES,
-    READ_BYTES,
+    STREAM_READ_BYTES,
     TURN_EVENTS,
     ByteStream,
 )
-
-IDLE_SECONDS = 300.0
-"""Without a byte in either direction."""
+from orchestrator.gateway.http.headers import (
+    CLIENT_GONE,
+    Headers,
+    as_bytes,
+    as_text,
+    end_to_end,
+    first_value,
+)
+from orchestrator.gateway.http.request_head import HEAD_BYTES, Head
 
 MOVED_SECONDS = 1.0
-"""How exactly that is measured: moving a deadline with every piece costs more than the piece."""
+"""How exactly IDLE_SECONDS are measured: moving a deadline with every piece costs more than the
+piece."""
 
 EARLY_BYTES = 64 * 1024
-"""What a client may send after its request. It is thrown away, and more is not read."""
+"""What a client may send after its request. We throw it away, and read no more."""
 
 MAX_INFORMATIONAL = 16
 """Answers before the answer, such as 103."""
@@ -95,7 +99,7 @@ def passed_on(
     dropped: frozenset[str] = frozenset(),
     prefixes: tuple[str, ...] = (),
 ) -> Headers:
-    """Headers for the next one: end to end ones only, its own name, nothing about proxies."""
+    """Headers for the next server: end to end ones only, its own name, nothing about proxies."""
     kept = end_to_end(headers, dropped, prefixes)
     return (("host", host), *kept, ("connection", "close"))
 
@@ -109,14 +113,14 @@ async def forward(
     been told yet; an answer that breaks off in the middle is cut for the client as well. The
     caller closes the upstream.
     """
-    return await _Exchange(head, upstream, rewrite).run(request)
+    return await _Passage(head, upstream, rewrite).run(request)
 
 
 class _ClientGone(Exception):
-    """Whoever asked does not wait for the answer."""
+    """The client does not wait for the answer."""
 
 
-class _Exchange:
+class _Passage:
     def __init__(self, head: Head, upstream: ByteStream, rewrite: Rewrite) -> None:
         self._head = head
         self._client = head.client
@@ -180,7 +184,7 @@ class _Exchange:
             raise Unreachable("this request cannot be written as HTTP") from None
 
     async def _go_on(self) -> None:
-        """Ours to say: who could have refused the request by its head has not."""
+        """Tell a client that waits for it to send its body: no rule has refused its head."""
         if self._near.they_are_waiting_for_100_continue:
             go_on = h11.InformationalResponse(status_code=100, headers=[])
             await self._tell(self._near.send(go_on) or b"")
@@ -222,7 +226,7 @@ class _Exchange:
         early = 0
         while early < EARLY_BYTES:
             try:
-                data = await self._client.read(READ_BYTES)
+                data = await self._client.read(STREAM_READ_BYTES)
             except (OSError, WireLost):
                 data = b""
             early += len(data)
@@ -297,7 +301,7 @@ async def _next(http: h11.Connection, stream: ByteStream) -> object:
 async def _at_hand(http: h11.Connection) -> bytes:
     """What has arrived of a body and was not taken yet, put together; b"" when that is nothing.
 
-    Crumbs are not passed on as crumbs, and while they are picked up others get their turn.
+    A body in tiny chunks goes on in larger ones, and other tasks get their turn meanwhile.
     """
     pieces: list[bytes] = []
     while http.their_state is h11.SEND_BODY:

@@ -1,4 +1,4 @@
-"""HTTP headers: how they are written down here, and which of them are for the next one."""
+"""HTTP headers: how they are written down here, and which of them go on to the next server."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ HOP_BY_HOP = frozenset(
         *("host", "content-length", "http2-settings"),
     )
 )
-"""Said to us and not to the next; what of it is needed is set anew."""
+"""Headers between two neighbours, which a proxy does not pass on; it sets those it needs anew."""
 
 DENIED = "x-orchestrator-denied"
-"""On refusals of ours, so that nobody takes them for the other side's."""
+"""On refusals of ours, so that the agent does not take them for the host's."""
+
+CLIENT_GONE = 499
+"""The status of a request whose client did not wait for the answer."""
 
 
 def first_value(headers: Headers, name: str) -> str:
-    """Of the first header of that name, or an empty text."""
+    """The value of the first header of that name, or an empty text."""
     return next((value for key, value in headers if key == name), "")
 
 
 def end_to_end(
     headers: Headers, dropped: frozenset[str] = frozenset(), prefixes: tuple[str, ...] = ()
 ) -> Headers:
-    """Those for the next one: nothing about this hop, about proxies, or dropped by name."""
+    """The headers for the next server: none about this hop or about proxies, none of `dropped`."""
     named = [value for key, value in headers if key == "connection"]
     hops = {name.strip().lower() for value in named for name in value.split(",")}
     hops |= HOP_BY_HOP | dropped

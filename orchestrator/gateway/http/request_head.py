@@ -1,4 +1,4 @@
-"""The head of a stranger's request, read before its body; and short answers of ours to it."""
+"""The head of a request from a container, read before its body; and short answers to it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,28 @@ import anyio
 import h11
 
 from orchestrator.errors import WireLost
+from orchestrator.gateway.http.byte_stream import STREAM_READ_BYTES, ByteStream
 from orchestrator.gateway.http.headers import Headers, as_bytes, as_text, first_value
-from orchestrator.gateway.http.server import HEAD_BYTES, READ_BYTES, ByteStream
+
+HEAD_BYTES = 64 * 1024
+"""The request line and all headers."""
 
 HEAD_SECONDS = 10.0
-"""From the first byte of a request's head to its last."""
+"""From the first byte of a head to its last."""
 
 FIRST_BYTE_SECONDS = 60.0
-"""For a connection to be used at all."""
+"""For a connection to a proxy to be used at all."""
 
-ANSWER_SECONDS = 10.0
+SHORT_ANSWER_SECONDS = 10.0
 """For a client to take a short answer of ours."""
+
+
+class RequestRefused(Exception):
+    """A request that is not plain HTTP/1.1, or too large, or too slow. The text is for the peer."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class Head:
@@ -35,7 +46,7 @@ class Head:
         """An answer has begun; there cannot be another."""
 
     def __repr__(self) -> str:
-        # Headers carry credentials, a target whatever somebody put there.
+        # Not the headers, which carry credentials, nor the target, which the agent may fill.
         return f"Head({self.method})"
 
     def header(self, name: str) -> str:
@@ -54,64 +65,76 @@ class Head:
     async def answer(
         self, status: int, text: str, *, reason: str = "", headers: Headers = ()
     ) -> None:
-        """A short answer of ours instead of somebody's, and the last one here."""
+        """Give a short answer of ours, the last one on this connection."""
         if not self.answered:
             self.answered = True
-            await _send(self.client, _short_answer(self.http, status, text, reason, headers))
+            await answer_shortly(self.client, self.http, status, text, reason, headers)
 
 
 async def read_head(client: ByteStream) -> Head | None:
-    """The head of the next request; None when there is none.
-
-    Whoever sends something else has been told so. Of two lengths for one body neither is believed.
-    """
+    """The head of a connection's one request; None when none came, or the client was refused."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-    event: object = None
     try:
-        with anyio.move_on_after(FIRST_BYTE_SECONDS) as waiting:
-            http.receive_data(await client.read(READ_BYTES))
-            waiting.deadline = anyio.current_time() + HEAD_SECONDS
-            event = await _first_event(http, client)
-        if waiting.cancelled_caught and http.trailing_data[0]:
-            await _refuse(client, http, 408, f"a head takes at most {HEAD_SECONDS:.0f} s")
-    except h11.RemoteProtocolError as exc:
-        await _refuse(client, http, exc.error_status_hint, "malformed request")
+        request = await next_head(http, client, FIRST_BYTE_SECONDS)
+    except RequestRefused as exc:
+        await answer_shortly(client, http, exc.status, str(exc))
+        return None
     except (OSError, WireLost):
         return None
+    return None if request is None else Head(client, http, request)
+
+
+async def next_head(
+    http: h11.Connection, stream: ByteStream, first_byte_seconds: float
+) -> h11.Request | None:
+    """The next head on a connection; None when the peer ends it, or stays silent for too long.
+
+    Raises RequestRefused, or what the stream raises. A request with two lengths for one body is
+    refused: another reader could take the other length, and see a second request in the body.
+    """
+    event: object = None
+    try:
+        with anyio.move_on_after(first_byte_seconds) as waiting:
+            if not http.trailing_data[0]:
+                http.receive_data(await stream.read(STREAM_READ_BYTES))
+            waiting.deadline = anyio.current_time() + HEAD_SECONDS
+            event = await _first_event(http, stream)
+    except h11.RemoteProtocolError as exc:
+        raise RequestRefused(exc.error_status_hint, "malformed request") from None
+    if waiting.cancelled_caught and http.trailing_data[0]:
+        raise RequestRefused(408, f"the request's head took longer than {HEAD_SECONDS:.0f} s")
     if not isinstance(event, h11.Request):
         return None
-    names = [name for name, _ in event.headers]
     if event.http_version not in (b"1.0", b"1.1"):
-        await _refuse(client, http, 505, "only HTTP/1.1 is spoken here")
-    elif b"content-length" in names and b"transfer-encoding" in names:
-        await _refuse(client, http, 400, "a body has one length")
-    elif names.count(b"host") > 1:
-        await _refuse(client, http, 400, "a request is for one host")
-    else:
-        return Head(client, http, event)
-    return None
+        raise RequestRefused(505, "only HTTP/1.1 is spoken here")
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+        raise RequestRefused(400, "a body has one length")
+    return event
 
 
-async def _first_event(http: h11.Connection, client: ByteStream) -> object:
-    """The head, if it is one, of which no more is read than it may have."""
+async def _first_event(http: h11.Connection, stream: ByteStream) -> object:
+    """What the connection begins with, of which no more is read than a head may have."""
     size = len(http.trailing_data[0])
     while (event := http.next_event()) is h11.NEED_DATA:
         if size >= HEAD_BYTES:
-            raise h11.RemoteProtocolError("a head that is too long", error_status_hint=431)
-        data = await client.read(min(READ_BYTES, HEAD_BYTES - size))
+            raise RequestRefused(431, f"a request's head has at most {HEAD_BYTES} bytes")
+        data = await stream.read(min(STREAM_READ_BYTES, HEAD_BYTES - size))
         size += len(data)
         http.receive_data(data)
     return event
 
 
-async def _refuse(client: ByteStream, http: h11.Connection, status: int, why: str) -> None:
-    if http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-        await _send(client, _short_answer(http, status, why))
-
-
-def _short_answer(
-    http: h11.Connection, status: int, text: str, reason: str = "", headers: Headers = ()
-) -> bytes:
+async def answer_shortly(
+    client: ByteStream,
+    http: h11.Connection,
+    status: int,
+    text: str,
+    reason: str = "",
+    headers: Headers = (),
+) -> None:
+    """Send a line of text and announce the end of the connection, unless an answer has begun."""
+    if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        return
     body = f"{text}\n".encode()
     shown = (
         ("content-type", "text/plain; charset=utf-8"),
@@ -120,12 +143,8 @@ def _short_answer(
         ("connection", "close"),
     )
     phrase = reason.encode("ascii", "replace")
-    head = http.send(h11.Response(status_code=status, headers=as_bytes(shown), reason=phrase))
-    with suppress(h11.LocalProtocolError):  # nobody asked for a body: HEAD
-        return head + (http.send(h11.Data(data=body)) or b"")
-    return head
-
-
-async def _send(client: ByteStream, data: bytes) -> None:
-    with suppress(OSError, WireLost), anyio.move_on_after(ANSWER_SECONDS):
+    data = http.send(h11.Response(status_code=status, headers=as_bytes(shown), reason=phrase))
+    with suppress(h11.LocalProtocolError):  # the answer to HEAD has no body
+        data += http.send(h11.Data(data=body)) or b""
+    with suppress(OSError, WireLost), anyio.move_on_after(SHORT_ANSWER_SECONDS):
         await client.write(data)

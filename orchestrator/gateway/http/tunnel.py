@@ -5,10 +5,7 @@ from __future__ import annotations
 import anyio
 
 from orchestrator.errors import WireLost
-from orchestrator.gateway.http.server import PIECE_BYTES, ByteStream
-
-IDLE_SECONDS = 300.0
-"""Without a byte in either direction."""
+from orchestrator.gateway.http.byte_stream import IDLE_SECONDS, PIECE_BYTES, ByteStream
 
 
 async def splice(client: ByteStream, upstream: ByteStream, early: bytes = b"") -> None:

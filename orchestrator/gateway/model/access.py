@@ -12,8 +12,9 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from orchestrator.domain.result import Usage
-from orchestrator.gateway.http.server import ByteStream, Request, Response, Room, serve_http
+from orchestrator.gateway.doorway import Doorway
+from orchestrator.gateway.http.byte_stream import ByteStream
+from orchestrator.gateway.http.server import BodyRoom, HttpRequest, HttpResponse, serve_http
 from orchestrator.gateway.model import errors as model_errors
 from orchestrator.gateway.model.bill import ModelBill, OnRequest
 from orchestrator.gateway.model.credential import Credential
@@ -30,8 +31,7 @@ PATHS = (MESSAGES, COUNT_TOKENS)
 """All that an agent needs. Files, batches and the like belong to the account, not to a run."""
 
 LOOK_BYTES = 64 * 1024
-"""A request of more is looked through beside the event loop, where others wait for their turn."""
-
+"""A longer request is looked through in a thread: the event loop serves other runs meanwhile."""
 
 MAX_UNDER_WAY = 16
 """Requests of one container at once: the connections to the API are shared by all runs, and a CLI
@@ -53,43 +53,26 @@ class ModelAccess:
         self._credential = credential
         self._server_tools = server_tools
         """Which of the API's own tools may be used, such as "web_search"."""
-        self._bill = ModelBill()
-        self._revoked = False
+        self.bill = ModelBill()
+        """What the run that it is bound to may spend and has spent; replaced by `bind`."""
+        self._doorway = Doorway()
+        """Its open connections are of requests that are looked at, wait for their budget or are
+        under way."""
         self._waiting = False
         self._under_way: set[ModelExchange] = set()
-        self._connections: set[anyio.CancelScope] = set()
-        """Of requests that are looked at, wait for their budget or are under way."""
-        self._room = Room()
+        self._room = BodyRoom()
         self._looking = anyio.CapacityLimiter(1)
         """One container has one large request looked through at a time."""
 
     @property
-    def usage(self) -> Usage:
-        """What the run has taken so far. A request under way counts when it ends."""
-        return self._bill.usage
-
-    @property
-    def budget_usd(self) -> float | None:
-        return self._bill.budget_usd
-
-    @property
-    def budget_exhausted(self) -> bool:
-        """A request was refused for want of budget."""
-        return self._bill.exhausted
-
-    @property
-    def was_asked(self) -> bool:
-        """The run has made a request: its CLI is in the middle of a turn, or was."""
-        return self._bill.begun
-
-    @property
     def is_idle(self) -> bool:
-        """No request is under way: what was used is all in `usage`."""
+        """No request is under way: what was used is all in `bill.usage`."""
         return not self._under_way
 
     def wait(self) -> None:
-        """The token opens nothing yet, and says so in a way that nobody tries again for."""
-        self._revoked = self._waiting = True
+        """The token opens nothing yet; the CLI is told so with a status that it does not retry."""
+        self._waiting = True
+        self._doorway.revoke()
 
     def bind(
         self,
@@ -99,34 +82,34 @@ class ModelAccess:
         others_spent: Callable[[], bool] = lambda: False,
     ) -> None:
         """Let the token open things for a run, whose bill begins at nothing."""
-        self._bill = ModelBill(budget_usd, on_request, others_spent)
-        self._revoked = self._waiting = False
+        self.bill = ModelBill(budget_usd, on_request, others_spent)
+        self._waiting = False
+        self._doorway.reopen()
 
     def revoke(self) -> None:
         """Cut everything; from now on the token opens nothing, until it is bound again.
 
-        When this returns, `usage` has all that the run has used.
+        When this returns, `bill.usage` has all that the run has used.
         """
-        self._revoked = True
         self._waiting = False
-        for scope in self._connections:
-            scope.cancel()
+        self._doorway.revoke()
         for exchange in tuple(self._under_way):
             exchange.cut()
 
     def __repr__(self) -> str:
-        return f"ModelAccess(budget_usd={self.budget_usd}, usage={self.usage!r})"
+        return f"ModelAccess(budget_usd={self.bill.budget_usd}, usage={self.bill.usage!r})"
 
     async def service(self, stream: ByteStream) -> None:
         """Answer a connection: `wire.listen(MODEL_PORT, "model", access.service)`."""
-        with anyio.CancelScope() as scope:
-            await serve_http(stream, partial(self._answer, scope), self._room)
-        if scope.cancelled_caught:
-            stream.reset()
 
-    async def _answer(self, scope: anyio.CancelScope, request: Request) -> Response:
+        async def serve(scope: anyio.CancelScope) -> None:
+            await serve_http(stream, partial(self._answer, scope), self._room)
+
+        await self._doorway.serve(stream, serve)
+
+    async def _answer(self, scope: anyio.CancelScope, request: HttpRequest) -> HttpResponse:
         if (request.method, request.target) == ("HEAD", "/"):
-            return Response(200)
+            return HttpResponse(200)
         if self._waiting and self._shows_token(request):
             return model_errors.no_run_yet()
         if not self._is_known(request):
@@ -134,23 +117,25 @@ class ModelAccess:
         if request.method != "POST" or request.path not in PATHS or not _is_plain(request.query):
             log.info("refused to a container: %r", request)
             return model_errors.other_path(PATHS)
-        if len(self._connections) >= MAX_UNDER_WAY:
+        if self._doorway.open_connections >= MAX_UNDER_WAY:
             return model_errors.too_many(MAX_UNDER_WAY)
-        self._connections.add(scope)
-        leave = partial(self._connections.discard, scope)
+        self._doorway.enter(scope)
+        leave = partial(self._doorway.leave, scope)
         try:
             begun = await self._begun(request, leave)
         except BaseException:
             leave()
             raise
-        if isinstance(begun, Response):
+        if isinstance(begun, HttpResponse):
             leave()
             return begun
         return await begun.answer(self._upstream)
 
-    async def _begun(self, request: Request, leave: Callable[[], None]) -> ModelExchange | Response:
+    async def _begun(
+        self, request: HttpRequest, leave: Callable[[], None]
+    ) -> ModelExchange | HttpResponse:
         """The exchange of a request that may be made; or what is said instead."""
-        bill = self._bill
+        bill = self.bill
         paid_from = bill if request.path == MESSAGES else None
         remote, asked = await self._looked_through(request.body)
         if self._has_ended(bill):
@@ -175,13 +160,13 @@ class ModelAccess:
         return exchange
 
     def _has_ended(self, bill: ModelBill) -> bool:
-        """The run with that bill, while one of its requests was waited for."""
-        return self._revoked or bill is not self._bill
+        """Whether the run with that bill ended while one of its requests waited."""
+        return self._doorway.revoked or bill is not self.bill
 
-    def _is_known(self, request: Request) -> bool:
-        return self._shows_token(request) and not self._revoked
+    def _is_known(self, request: HttpRequest) -> bool:
+        return self._shows_token(request) and not self._doorway.revoked
 
-    def _shows_token(self, request: Request) -> bool:
+    def _shows_token(self, request: HttpRequest) -> bool:
         bearer = request.header("authorization").removeprefix("Bearer ")
         right = self.token.encode()
         shown = [text.encode() for text in (request.header("x-api-key"), bearer)]

@@ -1,16 +1,14 @@
-"""A run's bill for its model: what it may spend, what it has spent, and who is told."""
+"""A run's bill for its model: what it may spend, what it has spent, and whether it ran out."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import anyio
 
 from orchestrator.domain.result import Usage
+from orchestrator.gateway.doorway import Observer
 from orchestrator.gateway.model.metering import Tally
-
-log = logging.getLogger(__name__)
 
 
 class ModelRequestSeen(Tally):
@@ -29,8 +27,8 @@ OnRequest = Callable[[ModelRequestSeen], None]
 
 
 class ModelBill:
-    """A request stays on the bill that it was begun on, though the access may be another run's by
-    the time it ends.
+    """One run's. A request stays on the bill that it was begun on: by the time it ends, the access
+    may be bound to another run.
     """
 
     def __init__(
@@ -41,13 +39,13 @@ class ModelBill:
     ) -> None:
         self.budget_usd = budget_usd
         self._others_spent = others_spent
-        """Whether those who pay from the same budget have left nothing of it."""
+        """Whether other runs that pay from the same budget have left nothing of it."""
         self.usage = Usage()
         self.begun = False
-        """A request was made."""
+        """The run has made a request: its CLI is in the middle of a turn, or was."""
         self.exhausted = False
         """A request was refused for want of budget."""
-        self._on_request = on_request
+        self._observer = Observer(on_request, "a model request")
         self._reserved: list[float] = []
         """What each request under way can cost at most."""
         self._in_turn = anyio.Lock()
@@ -96,17 +94,10 @@ class ModelBill:
             cache_write_tokens=before.cache_write_tokens + seen.cache_write_tokens,
             cost_usd=before.cost_usd + seen.cost_usd,
         )
-        self._tell(seen)
+        self._observer.tell(seen)
 
     def note_refusal(self) -> None:
-        """A request came after the budget was spent. Whoever goes on asking is told of once."""
+        """A request came after the budget was spent. Only the run's first is told."""
         if not self.exhausted:
-            self._tell(ModelRequestSeen(status=400, error_type="budget_exceeded"))
+            self._observer.tell(ModelRequestSeen(status=400, error_type="budget_exceeded"))
         self.exhausted = True
-
-    def _tell(self, seen: ModelRequestSeen) -> None:
-        if self._on_request is not None:
-            try:
-                self._on_request(seen)
-            except Exception:  # the answer does not depend on who listens
-                log.exception("a model request could not be recorded")

@@ -40,7 +40,7 @@ class Credential(Frozen):
         return (*headers, ("authorization", f"Bearer {secret}"))
 
     def removed_from(self, data: bytes) -> bytes:
-        """Bytes that are about to be shown to somebody, without the secret."""
+        """Bytes that the container is about to see, without the secret."""
         return data.replace(self.secret.get_secret_value().encode(), b"[redacted]")
 
 

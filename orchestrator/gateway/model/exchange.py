@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 
 import anyio
 
-from orchestrator.gateway.http.headers import Headers, end_to_end, first_value
-from orchestrator.gateway.http.server import CLIENT_GONE, Cut, Request, Response
+from orchestrator.gateway.http.headers import CLIENT_GONE, Headers, end_to_end, first_value
+from orchestrator.gateway.http.server import Cut, HttpRequest, HttpResponse
 from orchestrator.gateway.model import errors as model_errors
 from orchestrator.gateway.model.bill import ModelBill, ModelRequestSeen
 from orchestrator.gateway.model.credential import Credential
@@ -47,7 +47,7 @@ class ModelExchange:
 
     def __init__(
         self,
-        request: Request,
+        request: HttpRequest,
         asked: Asked,
         credential: Credential | None,
         bill: ModelBill | None,
@@ -66,7 +66,7 @@ class ModelExchange:
         self._status = 0
         self._ended = False
 
-    async def answer(self, upstream: Upstream) -> Response:
+    async def answer(self, upstream: Upstream) -> HttpResponse:
         """What the container gets. Until its `close`, the exchange is under way."""
         headers = _sent_on(self._request.headers)
         if self._credential is not None:
@@ -92,10 +92,10 @@ class ModelExchange:
             raise
 
     def cut(self) -> None:
-        """Put what was used so far on the bill, now. Whoever calls this ends the rest."""
+        """Put what was used so far on the bill, now. The caller ends the rest."""
         self._end(CLIENT_GONE, "run_ended")
 
-    async def _passed_back(self, answer: UpstreamResponse) -> Response:
+    async def _passed_back(self, answer: UpstreamResponse) -> HttpResponse:
         if 300 <= answer.status < 400:
             self._end(502, "redirected")
             await self._close()
@@ -109,8 +109,8 @@ class ModelExchange:
         )
         body = self._metered(answer.body)
         if answer.status >= 400:
-            return Response(answer.status, headers, await self._error_body(body), self._close)
-        return Response(answer.status, headers, body, self._close)
+            return HttpResponse(answer.status, headers, await self._error_body(body), self._close)
+        return HttpResponse(answer.status, headers, body, self._close)
 
     async def _metered(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The body as it comes, read along."""
@@ -144,7 +144,7 @@ class ModelExchange:
         self._on_end(self)
         if self._bill is None:
             return
-        # What has reached the API is worked on there, whether anybody waits for it or not.
+        # What has reached the API is worked on and billed there, also when the client has gone.
         free = problem == "redirected" or not self._delivery.began
         # Where it hung up by itself there was no answer to miss: a CLI asks again, and no budget
         # should be gone because a proxy hiccups.
@@ -157,7 +157,7 @@ class ModelExchange:
         self._bill.count(seen, self._asked.ceiling_usd)
 
     async def _close(self) -> None:
-        """Let go of the upstream; who has not come to an end by now will not."""
+        """Let go of the upstream; a request that has not ended by now counts as given up."""
         try:
             await self._held.aclose()
         finally:

@@ -1,7 +1,7 @@
 """The bytes of a model's answer -> what it used. In doubt, more rather than less.
 
-The API says what a request used at the start and at the end of its answer. Whoever hangs up in
-between has still used it, so what was not said is estimated from the bytes that went by.
+The API says what a request used at the start and at the end of its answer. A client that hangs up
+in between has still used it, so what was not said is estimated from the bytes that went by.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from orchestrator.domain.result import Spent
 from orchestrator.gateway.model.prices import Used, cost_usd
 from orchestrator.gateway.model.request import BYTES_PER_INPUT_TOKEN, Asked, plain_name
 
-LINE_BYTES = 4 * 1024 * 1024
+EVENT_LINE_BYTES = 4 * 1024 * 1024
 """One line of a streamed answer. What is longer is passed on, but not read."""
 
 JSON_BYTES = 16 * 1024 * 1024
@@ -69,7 +69,7 @@ class Meter:
             self._skipping = False
         if not self._skipping:
             self._buffer += rest
-            if len(self._buffer) > LINE_BYTES:
+            if len(self._buffer) > EVENT_LINE_BYTES:
                 self._output_bytes += len(self._buffer)
                 self._buffer.clear()
                 self._skipping = True
@@ -82,8 +82,8 @@ class Meter:
     def tally(self, *, whole: bool = True) -> Tally:
         """What it comes to, once no more bytes are coming; not `whole` if some were missed.
 
-        Of an answer that is not streamed nothing is seen until all of it is written: who does not
-        wait for it pays for all that could have been.
+        Of an answer that is not streamed nothing is seen until all of it is written: a client
+        that does not wait for it pays for the longest answer that it could have been.
         """
         if not self._streamed:
             self._on_message(_parsed(bytes(self._buffer)))

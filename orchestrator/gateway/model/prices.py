@@ -1,4 +1,4 @@
-"""A model's name and what it used -> dollars. Who is not known pays the highest price."""
+"""A model's name and what it used -> dollars. A model that is not known pays the highest price."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ import json
 from orchestrator.domain import Frozen
 from orchestrator.gateway.model.prices import Used, cost_usd
 
-MAX_PARTS = 300_000
+MAX_BODY_PARTS = 300_000
 """Texts, commas and brackets of a body, outside of texts: many times what a full context has. To
 read one that is nothing but parts would take as long as thousands of others."""
 
-NUMBER_CHARS = 100
+BODY_NUMBER_CHARS = 100
 """Of one number; nothing in a request needs more than a tenth of that."""
 
 BYTES_PER_INPUT_TOKEN = 2
@@ -61,10 +61,12 @@ class Asked(Frozen):
 def read_body(body: bytes) -> dict[str, object]:
     """The object that a body holds; Unreadable if it is none, or takes too long."""
     if _has_too_many_parts(body):
-        raise Unreadable(f"a body of more than {MAX_PARTS} parts, which nobody looks through,")
+        raise Unreadable(
+            f"a body of more than {MAX_BODY_PARTS} parts, which takes too long to look through,"
+        )
     try:
         asked = json.loads(
-            body.decode(),  # json would take UTF-16 too, in which nobody has counted
+            body.decode(),  # json would take UTF-16 too, whose parts were not counted above
             object_pairs_hook=_once,
             parse_int=_short_int,
             parse_float=_short_float,
@@ -98,14 +100,14 @@ def plain_name(value: object) -> str:
 
 
 def _has_too_many_parts(body: bytes) -> bool:
-    if _separators(body) <= MAX_PARTS:
+    if _separators(body) <= MAX_BODY_PARTS:
         return False
     # Most of them are in texts: a long conversation is full of code and tables.
     marks = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is left ends or begins a text
     texts = marks.count(b'"') // 2
-    if texts > MAX_PARTS:
+    if texts > MAX_BODY_PARTS:
         return True
-    return texts + sum(map(_separators, marks.split(b'"')[::2])) > MAX_PARTS
+    return texts + sum(map(_separators, marks.split(b'"')[::2])) > MAX_BODY_PARTS
 
 
 def _separators(data: bytes) -> int:
@@ -113,7 +115,7 @@ def _separators(data: bytes) -> int:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # We would take the last of two values; whoever takes the first sees another request.
+    # We would take the last of two values; an API that takes the first sees another request.
     found = dict(pairs)
     if len(found) < len(pairs):
         raise Unreadable("a body that can be read in two ways, since a key comes twice in it,")
@@ -129,6 +131,6 @@ def _short_float(digits: str) -> float:
 
 
 def _short(digits: str) -> str:
-    if len(digits) > NUMBER_CHARS:
-        raise Unreadable(f"a body with a number of more than {NUMBER_CHARS} digits")
+    if len(digits) > BODY_NUMBER_CHARS:
+        raise Unreadable(f"a body with a number of more than {BODY_NUMBER_CHARS} digits")
     return digits

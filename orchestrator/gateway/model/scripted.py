@@ -14,14 +14,12 @@ from typing import Annotated, Literal, Self
 
 import anyio
 import anyio.lowlevel
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from orchestrator.domain import Frozen
 from orchestrator.errors import AuthorError
-from orchestrator.gateway.http.loopback import serve_on_loopback
-from orchestrator.gateway.http.server import Request, Response
 from orchestrator.gateway.model.upstream import UpstreamLost, UpstreamRequest, UpstreamResponse
+from orchestrator.plain_yaml import YamlRefused, load_yaml
 
 TEXT_PIECES = 3
 """How many deltas a text comes in."""
@@ -68,16 +66,16 @@ class StepUsage(Frozen):
     cache_creation_input_tokens: Annotated[int, Field(ge=0)] = 0
 
 
-Cut = bool | Literal["clean"]
+CutKind = bool | Literal["clean"]
 
 
-class Reply(Frozen):
+class ScriptedReply(Frozen):
     """The model answers."""
 
     kind: Literal["reply"] = "reply"
     blocks: Annotated[tuple[Text | ToolCall, ...], Field(min_length=1)]
     delay_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
-    cut: Cut = False
+    cut: CutKind = False
     """The connection breaks in the middle of the answer, after which a client tries again. Or
     "clean": all is said and HTTP ends well, but the model never says that it is done."""
     stop_reason: Literal["end_turn", "tool_use", "max_tokens", "refusal"] | None = None
@@ -99,9 +97,9 @@ class Refusal(Frozen):
     repeat: bool = False
 
 
-Step = Annotated[Reply | Refusal, Field(discriminator="kind")]
+Step = Annotated[ScriptedReply | Refusal, Field(discriminator="kind")]
 
-OVER = Reply(blocks=(Text(text="(the script has no more steps)"),))
+OVER = ScriptedReply(blocks=(Text(text="(the script has no more steps)"),))
 
 
 class Script(Frozen):
@@ -127,7 +125,7 @@ class Script(Frozen):
                 raise ValueError(f"step {number} repeats, so that the next is never reached")
         return self
 
-    def step(self, number: int) -> Reply | Refusal:
+    def step(self, number: int) -> ScriptedReply | Refusal:
         """The answer to a request, counted from 0."""
         if number < len(self.steps):
             return self.steps[number]
@@ -137,11 +135,11 @@ class Script(Frozen):
 def load_script(path: Path) -> Script:
     """A YAML file -> Script, or a sentence about what is wrong with it."""
     try:
-        return Script.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return Script.model_validate(load_yaml(path.read_bytes()))
     except OSError as exc:
         raise AuthorError(f"the script {path} cannot be read: {exc.strerror}") from exc
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise AuthorError(f"the script {path} is not YAML: {exc}") from exc
+    except YamlRefused as exc:
+        raise AuthorError(f"the script {path}:{exc}") from exc
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -198,35 +196,6 @@ class ScriptedUpstream:
         return UpstreamResponse(200, headers, _played(message, cut=step.cut))
 
 
-class ScriptedServer:
-    """The scripted model behind a URL, with a record of what it was asked."""
-
-    def __init__(self, script: Script) -> None:
-        self.url = ""
-        self.requests: list[Request] = []
-        self._script = script
-        self._conversations: dict[str, ScriptedUpstream] = {}
-
-    async def answer(self, request: Request) -> Response:
-        self.requests.append(request)
-        if request.method == "HEAD":
-            return Response(200)
-        session = request.header("x-claude-code-session-id")
-        upstream = self._conversations.setdefault(session, ScriptedUpstream(self._script))
-        held = AsyncExitStack()
-        sent = UpstreamRequest(request.method, request.target, request.headers, request.body)
-        response = await held.enter_async_context(upstream.send(sent))
-        return Response(response.status, response.headers, response.body, held.aclose)
-
-
-@asynccontextmanager
-async def scripted_server(script: Script) -> AsyncIterator[ScriptedServer]:
-    """Serve a script on this machine's loopback, at `.url`. One conversation for each session."""
-    scripted = ScriptedServer(script)
-    async with serve_on_loopback(scripted.answer) as scripted.url:
-        yield scripted
-
-
 # A step -> the API's words
 
 
@@ -242,7 +211,7 @@ def _full_form(step: object) -> object:
     return {"kind": "reply", **({"blocks": [block]} if block else {}), **rest}
 
 
-def _message(step: Reply, asked: Mapping[str, object]) -> dict[str, object]:
+def _message(step: ScriptedReply, asked: Mapping[str, object]) -> dict[str, object]:
     content: list[dict[str, object]] = []
     for block in step.blocks:
         if isinstance(block, Text):
@@ -328,7 +297,7 @@ def _text_of(content: object) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-async def _played(message: dict[str, object], *, cut: Cut) -> AsyncGenerator[bytes, None]:
+async def _played(message: dict[str, object], *, cut: CutKind) -> AsyncGenerator[bytes, None]:
     events = [*_events(message)]
     if cut:
         # Neither has a message_delta; half a sentence, or all of it.
@@ -374,12 +343,12 @@ def _pieces(text: str) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)] or [""]
 
 
-def _json(status: int, value: object, *, cut: Cut = False) -> UpstreamResponse:
+def _json(status: int, value: object, *, cut: CutKind = False) -> UpstreamResponse:
     headers = (("content-type", "application/json"), ("request-id", _id("req")))
     return UpstreamResponse(status, headers, _whole(json.dumps(value).encode(), cut=cut))
 
 
-async def _whole(data: bytes, *, cut: Cut) -> AsyncGenerator[bytes, None]:
+async def _whole(data: bytes, *, cut: CutKind) -> AsyncGenerator[bytes, None]:
     if cut:
         yield data[: len(data) // 2]
     else:

@@ -13,34 +13,34 @@ from urllib.parse import urlsplit
 import anyio.lowlevel
 
 from orchestrator.errors import OperatorError
+from orchestrator.gateway.http.byte_stream import TURN_EVENTS
 from orchestrator.gateway.http.headers import Headers, as_bytes
-from orchestrator.gateway.http.server import TURN_EVENTS
 
 if TYPE_CHECKING:
     import httpx
 
-CONNECT_SECONDS = 10.0
+UPSTREAM_CONNECT_SECONDS = 10.0
 """For name, TCP and TLS."""
 
-READ_SECONDS = 600.0
+UPSTREAM_READ_SECONDS = 600.0
 """Between two pieces of an answer: a model may think for minutes before the first."""
 
-WRITE_SECONDS = 60.0
+UPSTREAM_WRITE_SECONDS = 60.0
 """Between two pieces of a request that the other side takes."""
 
-POOL_SECONDS = 60.0
+UPSTREAM_POOL_SECONDS = 60.0
 """For a free connection."""
 
-MAX_CONNECTIONS = 256
+MAX_UPSTREAM_CONNECTIONS = 256
 """To the API, of all runs together."""
 
 
 @dataclass
 class Delivery:
-    """How far a request has got, for whoever has to pay for it."""
+    """How far a request has got, which decides whether the run pays for it."""
 
     began: bool = True
-    """Some of it may have arrived. Who knows that nothing has says so."""
+    """Some of it may have arrived. An upstream that knows that nothing has sets this to False."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,7 +116,9 @@ class HttpUpstream:
             )
             response = await client.send(sent, stream=True)
         except httpx.PoolTimeout:
-            raise UpstreamBusy(f"{MAX_CONNECTIONS} requests of all runs are under way") from None
+            raise UpstreamBusy(
+                f"{MAX_UPSTREAM_CONNECTIONS} requests of all runs are under way"
+            ) from None
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise UpstreamLost(self._why(exc)) from None
         body = self._body(response)
@@ -158,12 +160,12 @@ class HttpUpstream:
             try:
                 self._client = httpx.AsyncClient(
                     timeout=httpx.Timeout(
-                        connect=CONNECT_SECONDS,
-                        read=READ_SECONDS,
-                        write=WRITE_SECONDS,
-                        pool=POOL_SECONDS,
+                        connect=UPSTREAM_CONNECT_SECONDS,
+                        read=UPSTREAM_READ_SECONDS,
+                        write=UPSTREAM_WRITE_SECONDS,
+                        pool=UPSTREAM_POOL_SECONDS,
                     ),
-                    limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
+                    limits=httpx.Limits(max_connections=MAX_UPSTREAM_CONNECTIONS),
                     cookies=no_cookies,  # one run's are none of another's business
                     follow_redirects=False,
                 )

@@ -17,10 +17,10 @@ from orchestrator.domain.container import ROUTES_URL
 
 HTTPS_PORT = 443
 
-SHOWN_CHARS = 300
+SHOWN_ROUTE_CHARS = 300
 """Of a path or a host, in an answer."""
 
-FINAL = "That is a rule, not a fault: trying again is of no use."
+NOT_A_FAULT = "That is a rule, not a fault: trying again is of no use."
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def find_route(secrets: Sequence[Secret], method: str, target: str) -> Route:
     """The first secret that is for this request; Refused if there is none."""
     if method == "CONNECT" or not re.fullmatch(r"/[\x21-\x22\x24-\x7e]*", target):
         raise Refused(
-            f"only {ROUTES_URL}/HOST/PATH is answered here, and this is no proxy. {FINAL}"
+            f"only {ROUTES_URL}/HOST/PATH is answered here, and this is no proxy. {NOT_A_FAULT}"
         )
     path, question, query = target.partition("?")
     host, slash, rest = path[1:].partition("/")
@@ -50,8 +50,8 @@ def find_route(secrets: Sequence[Secret], method: str, target: str) -> Route:
     if not fitting:
         known = ", ".join(dict.fromkeys(name for each in secrets for name in each.hosts))
         raise Refused(
-            f"no secret in agent.md is for the host {host[:SHOWN_CHARS]!r}; there are some for "
-            f"{known or 'none'}. {FINAL}"
+            f"no secret in agent.md is for the host {host[:SHOWN_ROUTE_CHARS]!r}; there are some "
+            f"for {known or 'none'}. {NOT_A_FAULT}"
         )
     segments = _segments(f"/{rest}")
     for secret in fitting:
@@ -62,13 +62,13 @@ def find_route(secrets: Sequence[Secret], method: str, target: str) -> Route:
         f"{', '.join(each.methods)} of {', '.join(each.paths)} with {each.name}" for each in fitting
     )
     raise Refused(
-        f"agent.md does not allow {method[:20]} of {f'/{rest}'[:SHOWN_CHARS]} on {host}, only "
-        f"{may}; its author can add to methods and paths of the secret. {FINAL}"
+        f"agent.md does not allow {method[:20]} of {f'/{rest}'[:SHOWN_ROUTE_CHARS]} on {host}, "
+        f"only {may}; its author can add to methods and paths of the secret. {NOT_A_FAULT}"
     )
 
 
 def _segments(path: str) -> tuple[str, ...]:
-    """A path's segments, decoded once; Refused if somebody else could read them otherwise."""
+    """A path's segments, decoded once; Refused if a server could read them otherwise."""
     if path == "/":
         return ()
     raw = path[1:].removesuffix("/").split("/")
@@ -77,21 +77,21 @@ def _segments(path: str) -> tuple[str, ...]:
 
 def _segment(raw: str) -> str:
     if not raw:
-        raise Refused(f"a path with an empty segment (//) can be read in two ways. {FINAL}")
+        raise Refused(f"a path with an empty segment (//) can be read in two ways. {NOT_A_FAULT}")
     if not re.fullmatch(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+", raw):
-        raise Refused(f"the path holds a character that has to be percent-encoded. {FINAL}")
+        raise Refused(f"the path holds a character that has to be percent-encoded. {NOT_A_FAULT}")
     try:
         text = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
-        raise Refused(f"the path is not UTF-8. {FINAL}") from None
+        raise Refused(f"the path is not UTF-8. {NOT_A_FAULT}") from None
     # As the most lenient server might read it: "..;x" and "．．" are dots for some.
     lenient = unicodedata.normalize("NFKC", text)
     if lenient.partition(";")[0].strip() in ("", ".", ".."):
-        raise Refused(f"a path with a segment . or .. can be read in two ways. {FINAL}")
+        raise Refused(f"a path with a segment . or .. can be read in two ways. {NOT_A_FAULT}")
     if any(c in "/\\%?#" or unicodedata.category(c) in ("Cc", "Cf") for c in text + lenient):
         raise Refused(
             "the path holds an encoded slash, backslash, percent, question or number sign, or a "
-            f"character that is not seen, which can be read in two ways. {FINAL}"
+            f"character that is not seen, which can be read in two ways. {NOT_A_FAULT}"
         )
     return text
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import base64
 import logging
 import re
-import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from urllib.parse import urlsplit
@@ -23,14 +21,16 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Secret
 from orchestrator.domain.container import ROUTES_URL
 from orchestrator.errors import AuthorError, OperatorError
+from orchestrator.gateway.doorway import Doorway, Observer
 from orchestrator.gateway.egress.dial import Addresses, Denied, Dialer, Unreachable
+from orchestrator.gateway.http.byte_stream import ByteStream, CountedStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
-from orchestrator.gateway.http.headers import DENIED, HOP_BY_HOP, Headers
-from orchestrator.gateway.http.request_head import Head, read_head
-from orchestrator.gateway.http.server import CLIENT_GONE, READ_BYTES, ByteStream
+from orchestrator.gateway.http.headers import CLIENT_GONE, DENIED, HOP_BY_HOP, Headers
+from orchestrator.gateway.http.request_head import Head
 from orchestrator.gateway.secrets.route_rules import (
-    FINAL,
     HTTPS_PORT,
+    NOT_A_FAULT,
+    SHOWN_ROUTE_CHARS,
     Refused,
     Route,
     address_of,
@@ -40,24 +40,15 @@ from orchestrator.redaction import MIN_SECRET, Redactor
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 64
+MAX_ROUTE_CONNECTIONS = 64
 """At once, of one run."""
 
-TOLD_REFUSALS = 20
-"""How many refusals for one host are told; whoever goes on is refused all the same."""
-
-ALL_REFUSALS = 1000
-"""And for all hosts together."""
-
-TOLD_REQUESTS = 10_000
-"""How many requests that went through are told."""
-
-SHOWN_CHARS = 300
-"""Of a path, in a record or an answer."""
+MAX_TOLD_REQUESTS = 10_000
+"""Requests of one run that are told, refused ones included."""
 
 DROPPED_HEADERS = frozenset(
     (
-        # who somebody is, which is ours to say
+        # who is asking: the orchestrator says that
         *("authorization", "cookie", "forwarded", "via", "x-real-ip"),
         # another method or path than the one that was looked at
         *("x-http-method-override", "x-http-method", "x-method-override"),
@@ -90,9 +81,9 @@ class RouteSeen(Frozen):
     """Sent and received outside, heads included."""
 
 
-OnSeen = Callable[[RouteSeen], None]
+OnRouteSeen = Callable[[RouteSeen], None]
 
-Vet = Callable[[str, int, Addresses], None]
+VetHost = Callable[[str, int, Addresses], None]
 """Host, port and all addresses of the host; raises Denied if one of them will not do."""
 
 
@@ -104,13 +95,12 @@ class RouteAccess:
         secrets: Sequence[Secret],
         values: Mapping[str, SecretStr],
         dialer: Dialer,
-        on_seen: OnSeen | None = None,
+        on_seen: OnRouteSeen | None = None,
         *,
-        vet: Vet,
+        vet: VetHost,
         is_direct: Callable[[str, int], bool] = lambda _host, _port: False,
     ) -> None:
-        self.on_seen = on_seen
-        """Told of every request that passed, and of refusals while they are few."""
+        """`on_seen` is told of every request that passed, and of refusals while they are few."""
         self._secrets = tuple(secret for secret in secrets if secret.hosts)
         self._hosts = {address_of(host): host for each in self._secrets for host in each.hosts}
         self._headers = {each.name: _header(each, values[each.name]) for each in self._secrets}
@@ -121,70 +111,55 @@ class RouteAccess:
         self._vet = vet
         self._is_direct = is_direct
         """Which hosts are not reached through the operator's proxy."""
-        self._revoked = False
-        self._serving: set[anyio.CancelScope] = set()
-        self._refusals: Counter[str] = Counter()
-        self._told = 0
+        self._doorway = Doorway()
+        self._observer = Observer(on_seen, "a request with a secret", most=MAX_TOLD_REQUESTS)
 
     def __repr__(self) -> str:
         return f"RouteAccess({', '.join(each.name for each in self._secrets)})"
 
     def revoke(self) -> None:
         """From now on nothing goes out, and what is under way ends."""
-        self._revoked = True
         self._headers = {}
-        for scope in self._serving:
-            scope.cancel()
+        self._doorway.revoke()
 
     async def service(self, stream: ByteStream) -> None:
         """Answer a connection: `container.listen(ROUTES_PORT, "routes", access.service)`."""
-        with anyio.CancelScope() as scope:
-            self._serving.add(scope)
-            try:
-                head = await read_head(stream)
-                if head is not None:
-                    await self._answer(head)
-            except Exception as exc:  # noqa: BLE001 whatever it is, nobody may see its text
-                # Where, but not what it said: messages of HTTP libraries quote headers.
-                where = "".join(traceback.format_tb(exc.__traceback__))
-                what = "a request with a secret failed: %s\n%s"
-                log.error(what, type(exc).__name__, where)  # noqa: TRY400
-                stream.reset()
-            finally:
-                self._serving.discard(scope)
-        if scope.cancelled_caught:
-            stream.reset()
+        await self._doorway.serve_one(stream, self._answer)
 
     async def _answer(self, head: Head) -> None:
         path, _, _ = head.target.removeprefix("/").partition("?")
         host, _, rest = path.partition("/")
-        exchange = _Exchange(head.method, host, f"/{rest}")
+        asked = _Asked(head.method, host, f"/{rest}")
         try:
             route = self._allowed(head)
-            exchange = _Exchange(head.method, route.host, f"/{rest}", route.secret.name)
-            status = await self._forward(head, route, exchange)
+            asked = _Asked(head.method, route.host, f"/{rest}", route.secret.name)
+            status = await self._forward(head, route, asked)
         except (Refused, Denied) as exc:
-            await self._refuse(head, exchange, f"refused by the orchestrator: {exc}")
+            await self._refuse(head, asked, f"refused by the orchestrator: {exc}")
         except Unreachable as exc:
             why = f"the orchestrator got no answer: {exc}"
-            self._tell(exchange, 502, why)
+            self._tell(asked, 502, why)
             await head.answer(502, why)
         except anyio.get_cancelled_exc_class():
-            self._tell(exchange, CLIENT_GONE, "it was cut off")
+            self._tell(asked, CLIENT_GONE, "it was cut off")
             raise
         else:
-            self._tell(exchange, status)
+            self._tell(asked, status)
 
     def _allowed(self, head: Head) -> Route:
-        if self._revoked:
+        if self._doorway.revoked:
             raise Refused("the run has ended.")
-        if len(self._serving) > MAX_CONNECTIONS:
-            raise Refused(f"{MAX_CONNECTIONS} requests at once are enough; wait for one to end.")
+        if self._doorway.open_connections > MAX_ROUTE_CONNECTIONS:
+            raise Refused(
+                f"{MAX_ROUTE_CONNECTIONS} requests at once are enough; wait for one to end."
+            )
         if head.header("upgrade"):
-            raise Refused(f"a connection cannot become something else than HTTP here. {FINAL}")
+            raise Refused(
+                f"a connection cannot become something else than HTTP here. {NOT_A_FAULT}"
+            )
         return find_route(self._secrets, head.method, head.target)
 
-    async def _forward(self, head: Head, route: Route, exchange: _Exchange) -> int:
+    async def _forward(self, head: Head, route: Route, asked: _Asked) -> int:
         host, port = address_of(route.host)
         name, value = self._headers[route.secret.name]
         dropped = DROPPED_HEADERS | {name}
@@ -198,10 +173,10 @@ class RouteAccess:
         direct = self._is_direct(host, port)
         vet = partial(self._vet, host, port)
         connection = await self._dialer.dial(host, port, vet, tls=True, direct=direct)
-        exchange.stream, status = connection, 0
+        asked.outside, status = CountedStream(connection), 0
         try:
             rewrite = partial(self._shown, route.host, head.method)
-            status = (await forward(head, exchange, request, rewrite=rewrite)).status
+            status = (await forward(head, asked.outside, request, rewrite=rewrite)).status
         except* _Compressed:
             log.debug("a compressed answer of %s was not passed on", route.host)
         finally:
@@ -251,69 +226,39 @@ class RouteAccess:
         query = f"?{parts.query}" if parts.query else ""
         return f"{ROUTES_URL}/{known}{parts.path or '/'}{query}"
 
-    async def _refuse(self, head: Head, exchange: _Exchange, why: str) -> None:
-        if self._refusals.total() < ALL_REFUSALS:
-            self._refusals[exchange.host] += 1
-            if self._refusals[exchange.host] <= TOLD_REFUSALS:
-                self._tell(exchange, 403, why, allowed=False)
+    async def _refuse(self, head: Head, asked: _Asked, why: str) -> None:
+        if self._observer.wants_denial(asked.host):
+            self._tell(asked, 403, why, allowed=False)
         gist = "Refused by the orchestrator: agent.md does not allow it"
         await head.answer(403, why, reason=gist, headers=((DENIED, "route"),))
 
-    def _tell(
-        self, exchange: _Exchange, status: int, why: str = "", *, allowed: bool = True
-    ) -> None:
-        self._told += 1
-        if self.on_seen is None or self._told > TOLD_REQUESTS:
-            return
+    def _tell(self, asked: _Asked, status: int, why: str = "", *, allowed: bool = True) -> None:
         seen = RouteSeen(
-            secret=exchange.secret,
-            host=self._redactor.text(exchange.host),
-            method=exchange.method,
-            path=self._redactor.text(exchange.path),
+            secret=asked.secret,
+            host=self._redactor.text(asked.host),
+            method=asked.method,
+            path=self._redactor.text(asked.path),
             allowed=allowed,
             status=status,
             why=self._redactor.text(why),
-            bytes=exchange.bytes,
+            bytes=0 if asked.outside is None else asked.outside.bytes_in + asked.outside.bytes_out,
         )
-        try:
-            self.on_seen(seen)
-        except Exception:  # the answer does not depend on who listens
-            log.exception("a request with a secret could not be recorded")
+        self._observer.tell(seen)
 
 
 class _Compressed(Exception):
     """An answer that cannot be searched."""
 
 
-class _Exchange:
-    """What is told of one request; and its connection outside, which is counted here."""
+class _Asked:
+    """What is told of one request, and its connection to the host, once there is one."""
 
     def __init__(self, method: str, host: str, path: str, secret: str = "") -> None:
-        self.method = method[:SHOWN_CHARS]
-        self.host = host[:SHOWN_CHARS]
-        self.path = path[:SHOWN_CHARS]
+        self.method = method[:SHOWN_ROUTE_CHARS]
+        self.host = host[:SHOWN_ROUTE_CHARS]
+        self.path = path[:SHOWN_ROUTE_CHARS]
         self.secret = secret
-        self.bytes = 0
-        self.stream: ByteStream | None = None
-
-    async def read(self, max_bytes: int = READ_BYTES) -> bytes:
-        assert self.stream is not None  # noqa: S101 set before it is used
-        data = await self.stream.read(max_bytes)
-        self.bytes += len(data)
-        return data
-
-    async def write(self, data: bytes) -> None:
-        assert self.stream is not None  # noqa: S101
-        self.bytes += len(data)
-        await self.stream.write(data)
-
-    def end(self) -> None:
-        if self.stream is not None:
-            self.stream.end()
-
-    def reset(self) -> None:
-        if self.stream is not None:
-            self.stream.reset()
+        self.outside: CountedStream | None = None
 
 
 def _authority(host: str, port: int) -> str:

@@ -1,8 +1,8 @@
 """AgentSpec -> the values of the secrets that it names, from where the operator keeps them.
 
-An agent.md says what it needs a secret for, and may have come with somebody's repository. Where the
-secret is, who may have it and where it may go is the operator's business: it is said in variables
-and in a file of the operator's own, which nobody else can write.
+An agent.md says what it needs a secret for, and may have come with a repository from elsewhere. The
+operator decides where the secret is kept, which agents may have it and where it may go: in
+variables, and in a file that no other user can write.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from typing import Annotated, Any, Self
 
 import anyio
 import anyio.to_thread
-import yaml
 from anyio.abc import ByteReceiveStream, Process
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.agent import AgentSpec, Host, Name, Secret
+from orchestrator.domain.agent import AgentSpec, Host, Secret
+from orchestrator.domain.names import Name
 from orchestrator.errors import OperatorError
+from orchestrator.plain_yaml import YamlRefused, load_yaml
 from orchestrator.redaction import MIN_SECRET, Redactor
-from orchestrator.settings import CREDENTIALS, SECRET_PREFIX
+from orchestrator.settings import CREDENTIAL_VARIABLES, SECRET_PREFIX
 
-FILE_BYTES = 1024 * 1024
+SECRETS_FILE_BYTES = 1024 * 1024
 """The longest secrets file that is read."""
 
-VALUE_BYTES = 64 * 1024
+SECRET_BYTES = 64 * 1024
 """The longest secret."""
 
 COMMAND_SECONDS = 30.0
-"""For a command to print its secret; it may have to ask somebody's vault."""
+"""For a command to print its secret; it may have to ask a vault."""
 
-REAP_SECONDS = 5.0
+COMMAND_REAP_SECONDS = 5.0
 """After SIGKILL, for a command to be gone."""
 
-STDERR_BYTES = 4096
+COMMAND_STDERR_BYTES = 4096
 """How much of a command's complaints is read."""
 
-STDERR_CHARS = 300
+COMMAND_STDERR_CHARS = 300
 """And how much of them is repeated."""
 
 
-class Entry(Frozen):
+class SecretEntry(Frozen):
     """Where one secret is kept, and for whom."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -60,7 +61,7 @@ class Entry(Frozen):
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """A program and its arguments, which prints the secret and nothing else."""
     agents: tuple[Name, ...] | None = None
-    """Who may use it; without it, every agent that names it."""
+    """The agents that may use it; without it, every agent that names it."""
     hosts: tuple[Host, ...] | None = None
     """Where it may be sent, whatever an agent.md says; with it, no agent is given the value."""
 
@@ -68,8 +69,8 @@ class Entry(Frozen):
     def _is_in_one_place(self) -> Self:
         if sum(place is not None for place in (self.env, self.file, self.command)) != 1:
             raise ValueError("needs one of env, file and command, and only one")
-        if self.env in CREDENTIALS:
-            raise ValueError(f"{self.env} pays for the model and is nobody else's")
+        if self.env in CREDENTIAL_VARIABLES:
+            raise ValueError(f"{self.env} pays for the model and cannot be an agent's secret")
         return self
 
 
@@ -83,7 +84,7 @@ class SecretStore:
         self._stand_in = stand_in
 
     def __repr__(self) -> str:
-        return f"SecretStore({str(self._file)!r})"  # the environment is nobody's business
+        return f"SecretStore({str(self._file)!r})"  # not the environment, which holds secrets
 
     async def resolve(self, agent: AgentSpec) -> dict[str, SecretStr]:
         """The values of the agent's secrets by their names; OperatorError if one is not to be had.
@@ -101,11 +102,11 @@ class SecretStore:
             found[secret.name] = await self._value(secret, entry, tuple(found.values()))
         return found
 
-    def _check_use(self, agent: AgentSpec, secret: Secret, entry: Entry) -> None:
+    def _check_use(self, agent: AgentSpec, secret: Secret, entry: SecretEntry) -> None:
         if entry.agents is not None and agent.name not in entry.agents:
             raise OperatorError(
-                f"the secret {secret.name} is not for the agent {agent.name}; whoever runs the "
-                f"orchestrator can add it to agents in {self._file}"
+                f"the secret {secret.name} is not for the agent {agent.name}; the operator "
+                f"can add it to agents in {self._file}"
             )
         if entry.hosts is None:
             return
@@ -114,11 +115,11 @@ class SecretStore:
             wanted = ", ".join(elsewhere) or "the container itself"
             raise OperatorError(
                 f"the secret {secret.name} may not be sent to {wanted}, as the agent {agent.name} "
-                f"wants it; whoever runs the orchestrator can add to hosts in {self._file}"
+                f"wants it; the operator can add to hosts in {self._file}"
             )
 
     async def _value(
-        self, secret: Secret, entry: Entry | None, others: tuple[SecretStr, ...]
+        self, secret: Secret, entry: SecretEntry | None, others: tuple[SecretStr, ...]
     ) -> SecretStr:
         variable = variable_of(secret.name)
         text = self._environ.get(variable, "")
@@ -138,7 +139,7 @@ class SecretStore:
             raise OperatorError(f"the secret {secret.name}, from {where}, {problem}")
         return SecretStr(text)
 
-    async def _kept(self, name: str, entry: Entry, others: tuple[SecretStr, ...]) -> str:
+    async def _kept(self, name: str, entry: SecretEntry, others: tuple[SecretStr, ...]) -> str:
         """The value, from where the file says."""
         if entry.env is not None:
             text = self._environ.get(entry.env, "")
@@ -154,7 +155,7 @@ class SecretStore:
         inherited = {
             key: value
             for key, value in self._environ.items()
-            if not key.startswith(SECRET_PREFIX) and key not in CREDENTIALS
+            if not key.startswith(SECRET_PREFIX) and key not in CREDENTIAL_VARIABLES
         }
         known = [other.get_secret_value() for other in others]
         return await _printed(name, entry.command, inherited, self._file.parent, known)
@@ -165,29 +166,29 @@ def variable_of(name: str) -> str:
     return SECRET_PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
-def _read_entries(path: Path) -> dict[str, Entry]:
+def _read_entries(path: Path) -> dict[str, SecretEntry]:
     """What the secrets file says; nothing, if there is none."""
     try:
-        data = _read(path, FILE_BYTES, ours=True)
+        data = _read(path, SECRETS_FILE_BYTES, ours=True)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as exc:
         raise OperatorError(f"{path} cannot be read: {exc.strerror or exc}") from exc
     try:
-        written = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        mark = getattr(exc, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        # Not what the parser says: it quotes what it did not understand.
-        raise OperatorError(f"{path}{line} is not YAML; correct it") from None
+        written = load_yaml(data)
+    except YamlRefused as exc:
+        line, message = exc.problem.line, exc.problem.message
+        # Otherwise not what the reader says: it quotes what it did not understand.
+        said = f": a key {message}" if exc.problem.key_twice else " is not YAML; correct it"
+        raise OperatorError(f"{path}:{line}{said}") from None
     if written is None:
         return {}
     if not isinstance(written, dict):
         raise OperatorError(f"{path} must be a mapping, such as `GITHUB_TOKEN: {{env: GH_TOKEN}}`")
-    return {str(name): _entry(path, str(name), value) for name, value in written.items()}
+    return {name: _entry(path, name, value) for name, value in written.items()}
 
 
-def _entry(path: Path, name: str, value: Any) -> Entry:
+def _entry(path: Path, name: str, value: Any) -> SecretEntry:
     if not isinstance(value, dict):
         raise OperatorError(
             f"{path}: {name[:64]!r} must say where it is kept, such as {{env: VARIABLE}}, "
@@ -195,26 +196,26 @@ def _entry(path: Path, name: str, value: Any) -> Entry:
         )
     lists = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     try:
-        return Entry.model_validate(lists)
+        return SecretEntry.model_validate(lists)
     except ValidationError as exc:
         first = exc.errors(include_input=False, include_context=False, include_url=False)[0]
-        inside = [str(part) for part in first["loc"] if part in Entry.model_fields]
+        inside = [str(part) for part in first["loc"] if part in SecretEntry.model_fields]
         place = ".".join((name[:64], *inside))
         unknown = first["type"] == "extra_forbidden"
-        known = f"has something else than {', '.join(Entry.model_fields)}"
+        known = f"has something else than {', '.join(SecretEntry.model_fields)}"
         said = known if unknown else first["msg"].removeprefix("Value error, ")
         raise OperatorError(f"{path}: {place}: {said}") from None
 
 
 def _read(path: Path, most: int, *, ours: bool = False) -> bytes:
-    """A regular file, bounded; if it has to be ours, one that nobody else can write."""
+    """A regular file, bounded; if it has to be ours, one that no other user can write."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(handle, "rb") as file:  # noqa: PTH123 what is looked at must be what is read
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise OperatorError(f"{path} is not a file; name one")
         if ours and status.st_uid not in (os.geteuid(), 0):
-            raise OperatorError(f"{path} belongs to somebody else, so it is not believed; chown it")
+            raise OperatorError(f"{path} belongs to another user, so it is not believed; chown it")
         if ours and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise OperatorError(
                 f"{path} can be written by others, so it is not believed; chmod go-w {path}"
@@ -228,7 +229,7 @@ def _read(path: Path, most: int, *, ours: bool = False) -> bytes:
 def _read_value(name: str, beside: Path, written: str) -> str:
     path = beside.parent / Path(written).expanduser()
     try:
-        data = _read(path, VALUE_BYTES)
+        data = _read(path, SECRET_BYTES)
     except OSError as exc:
         raise OperatorError(
             f"the secret {name} is not there: {path} cannot be read ({exc.strerror or exc})"
@@ -243,7 +244,7 @@ def _decoded(data: bytes) -> str:
 async def _printed(
     name: str, argv: tuple[str, ...], env: Mapping[str, str], cwd: Path, known: Iterable[str]
 ) -> str:
-    """What a command prints. No shell reads it, and nobody waits for it for ever."""
+    """What a command prints. No shell is involved, and COMMAND_SECONDS bound it."""
     missing = f"the secret {name} is not there: {argv[0]!r}"
     try:
         process = await anyio.open_process(
@@ -265,11 +266,11 @@ async def _printed(
             await process.wait()
     finally:
         await _end(process)
-    if len(said["stdout"]) > VALUE_BYTES:
-        raise OperatorError(f"{missing} prints more than {VALUE_BYTES // 1024} KiB")
+    if len(said["stdout"]) > SECRET_BYTES:
+        raise OperatorError(f"{missing} prints more than {SECRET_BYTES // 1024} KiB")
     if limit.cancelled_caught:
         raise OperatorError(
-            f"{missing} was not done after {COMMAND_SECONDS:.0f} s; it can ask nobody anything"
+            f"{missing} was not done after {COMMAND_SECONDS:.0f} s; it has no terminal to ask on"
         )
     printed = _decoded(said["stdout"])
     if process.returncode:
@@ -277,7 +278,7 @@ async def _printed(
         complaint = " ".join(hidden.text(said["stderr"].decode(errors="replace")).split())
         raise OperatorError(
             f"{missing} failed with code {process.returncode}: "
-            f"{complaint[-STDERR_CHARS:] or 'it did not say why'}"
+            f"{complaint[-COMMAND_STDERR_CHARS:] or 'it did not say why'}"
         )
     return printed
 
@@ -287,7 +288,7 @@ async def _hear(process: Process, said: dict[str, bytes]) -> None:
 
     async def complaints(stream: ByteReceiveStream) -> None:
         async for data in stream:
-            said["stderr"] += data[: STDERR_BYTES - len(said["stderr"])]
+            said["stderr"] += data[: COMMAND_STDERR_BYTES - len(said["stderr"])]
 
     assert process.stdout is not None  # noqa: S101 both are pipes
     assert process.stderr is not None  # noqa: S101
@@ -295,7 +296,7 @@ async def _hear(process: Process, said: dict[str, bytes]) -> None:
         tasks.start_soon(complaints, process.stderr)
         async for data in process.stdout:
             said["stdout"] += data
-            if len(said["stdout"]) > VALUE_BYTES:
+            if len(said["stdout"]) > SECRET_BYTES:
                 process.kill()
                 tasks.cancel_scope.cancel()
                 return
@@ -305,11 +306,11 @@ async def _end(process: Process) -> None:
     """End a command and whatever it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    with anyio.move_on_after(REAP_SECONDS, shield=True):
+    with anyio.move_on_after(COMMAND_REAP_SECONDS, shield=True):
         await process.aclose()
 
 
-def _described(entry: Entry) -> str:
+def _described(entry: SecretEntry) -> str:
     if entry.env is not None:
         return f"the variable {entry.env}"
     return entry.file or f"the command {(entry.command or ('',))[0]!r}"
@@ -322,8 +323,8 @@ def _unfit(secret: Secret, text: str) -> str:
             f"is shorter than {MIN_SECRET} characters, too short to be kept out of records; use a "
             "longer one"
         )
-    if len(text) > VALUE_BYTES or "\0" in text:
-        return f"is longer than {VALUE_BYTES // 1024} KiB or holds a NUL; it cannot be used"
+    if len(text) > SECRET_BYTES or "\0" in text:
+        return f"is longer than {SECRET_BYTES // 1024} KiB or holds a NUL; it cannot be used"
     if secret.hosts and not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", text):
         return (
             "holds a character that no HTTP header can carry, such as a line break, or begins or "

@@ -9,9 +9,6 @@ from orchestrator.domain.result import Reason
 from orchestrator.runners.json_fields import bounded_dict_of, dicts_of, int_of, text_of, texts_of
 from orchestrator.runners.signs import ToolCalled, TurnEnded
 
-MAX_COST_USD = 1e9
-"""A cost beyond this is not one."""
-
 _SUBTYPES: dict[str, Reason] = {
     "error_max_turns": "max_turns",
     "error_max_budget_usd": "budget",
@@ -55,9 +52,6 @@ def turn_ended(event: Mapping[str, object], fault: str) -> TurnEnded:
     return TurnEnded(
         reason=reason,
         text=text,
-        session_id=text_of(event, "session_id"),
-        num_turns=int_of(event, "num_turns") or 0,
-        cost_usd=_cost_usd(event.get("total_cost_usd")),
         denials=denials,
         interrupted=reason == "cancelled",
     )
@@ -82,9 +76,3 @@ def _reason(event: Mapping[str, object], fault: str) -> Reason:
     # 2.1.197 calls an answer that broke off a success: its stop reason is null, or that of the
     # message before, which asked for a tool.
     return "stream_cut" if stop in (None, "tool_use") else "ok"
-
-
-def _cost_usd(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return 0.0
-    return float(value) if 0 <= value < MAX_COST_USD else 0.0

@@ -21,16 +21,16 @@ from orchestrator.runners.claude.permissions import permission_flags
 PROMPT_FILE = f"{HOME}/.orchestrator/prompt.md"
 MCP_FILE = f"{HOME}/.orchestrator/mcp.json"
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+AGENT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 OWN_PREFIXES = ("ANTHROPIC_", "CLAUDE_")
 """Variables of the CLI that decide where it talks to, as whom, and what it loads."""
 
 PARENT = "parent"
-"""What the MCP server is called through which the agent reaches whoever called it."""
+"""The name of the MCP server through which the agent reaches its caller."""
 
 ANSWER_MS = 24 * 3600 * 1000
-"""How long the CLI waits for an answer from there. Whose patience ends sooner says so to us."""
+"""How long the CLI waits for an answer from there; ask.answer_seconds ends the wait sooner."""
 
 _DOLLAR = "ORCHESTRATOR_DOLLAR"
 _SESSION = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -61,7 +61,7 @@ def launch(
     `files` files, of the orchestrator's own. With neither `session_id` nor `resume`
     the conversation is not written down.
 
-    At `parent_url` the agent finds tools to ask whoever called it. With `approvals` the CLI asks
+    At `parent_url` the agent finds tools to ask its caller. With `approvals` the CLI asks
     us about every call that no rule allows, and about those of `ask_rules` though another rule
     allows them; without, it refuses both by itself.
     """
@@ -98,7 +98,7 @@ def history_file(session_id: str, cwd: str) -> str:
 
 def _environment(base_url: str, token: str) -> dict[str, str]:
     return {
-        "PATH": PATH,
+        "PATH": AGENT_PATH,
         "HOME": HOME,
         "LANG": "C.UTF-8",
         "TERM": "dumb",

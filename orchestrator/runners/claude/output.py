@@ -30,17 +30,14 @@ from orchestrator.runners.signs import (
     ToolReturned,
 )
 
-LINE_BYTES = 8 * 1024 * 1024
+OUTPUT_LINE_BYTES = 8 * 1024 * 1024
 """The longest line that is read; of a longer one nothing is kept but the news that it came."""
 
 ASKED_CHARS = 1024 * 1024
-"""Of the input of a call that somebody is asked about: what is longer nobody reads."""
+"""Of the input of a call that the caller has to approve: no caller reads more than that."""
 
 NOISE_CHARS = 500
-"""How much of a line that means nothing to us is repeated."""
-
-WHAT_CHARS = 100
-"""Of the name of something that the CLI wants of us."""
+"""How much of a line that cannot be parsed is repeated."""
 
 
 class Parser:
@@ -71,10 +68,10 @@ class Parser:
     def _take(self, piece: bytes, signs: list[Sign]) -> None:
         if self._skipping:
             return
-        if len(self._line) + len(piece) > LINE_BYTES:
+        if len(self._line) + len(piece) > OUTPUT_LINE_BYTES:
             self._skipping = True
             self._line.clear()
-            signs.append(Noise(text=f"a line of more than {LINE_BYTES} bytes"))
+            signs.append(Noise(text=f"a line of more than {OUTPUT_LINE_BYTES} bytes"))
         else:
             self._line += piece
 
@@ -100,8 +97,7 @@ class Parser:
                 return [turn_ended(event, fault)]
             case "control_response":
                 response = dict_of(event, "response")
-                ok = response.get("subtype") == "success"
-                return [ControlAnswered(request_id=text_of(response, "request_id"), ok=ok)]
+                return [ControlAnswered(request_id=text_of(response, "request_id"))]
             case "tool_progress":
                 return []  # 2.1.325 says every 30 s that a tool still runs
             case "control_request" if text_of(event, "request_id"):
@@ -178,7 +174,7 @@ def _from_system(event: Mapping[str, object]) -> list[Sign]:
 
 def _from_request(request_id: str, request: Mapping[str, object]) -> Sign:
     if request.get("subtype") != "can_use_tool" or not isinstance(request.get("input"), dict):
-        return ControlAsked(request_id=request_id, what=text_of(request, "subtype")[:WHAT_CHARS])
+        return ControlAsked(request_id=request_id)
     given = bounded_dict_of(request, "input")
     return PermissionAsked(
         request_id=request_id,

@@ -21,7 +21,7 @@ def permission_flags(
     ask_rules: Sequence[str],
     approvals: bool,
 ) -> list[str]:
-    """What may run, what is asked about, and whether anybody is there to be asked.
+    """What may run, what is asked about, and whether the CLI can ask us at all.
 
     The MCP `servers` may be used unless a rule says otherwise. All of it is arguments and not a
     settings file, which the agent could rewrite.

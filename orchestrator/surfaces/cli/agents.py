@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json, settings_for
+from orchestrator.surfaces.cli.options import AgentsDirOption, JsonOption, settings_for
+from orchestrator.surfaces.text import one_line, print_lines, shortened, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog import BrokenAgent, Catalog
     from orchestrator.domain.agent import AgentSpec
 
-EXIT_BROKEN = 3
+EXIT_BROKEN_AGENT = 3
 """An agent cannot be used: the same as for any other mistake of its author."""
 
 DESCRIPTION_CHARS = 80
@@ -29,7 +29,7 @@ agents_app = typer.Typer(
 
 
 @agents_app.command("list")
-def list_(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
+def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """List the agents, and those that cannot be used."""
     catalog = _catalog(agents_dir)
     if as_json:
@@ -42,9 +42,10 @@ def list_(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
     rows_of_text += [
         (broken.name, f"cannot be used: {_first(broken)}") for broken in catalog.broken
     ]
-    width = max((len(name) for name, _ in rows_of_text), default=0)
-    for name, text in sorted(rows_of_text):
-        _say(f"{name:<{width}}  {_one_line(text)}")
+    rows_of_text = [
+        (name, shortened(one_line(text), DESCRIPTION_CHARS)) for name, text in sorted(rows_of_text)
+    ]
+    print_lines(table(rows_of_text))
     if not rows_of_text:
         print("there are no agents yet")
 
@@ -53,8 +54,8 @@ def list_(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="The agent, as its folder is called.")],
     *,
-    agents_dir: AgentsDir = None,
-    as_json: Json = False,
+    agents_dir: AgentsDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what an agent is: every field, with defaults, then its system prompt."""
     agent = _catalog(agents_dir).agent(name)
@@ -63,15 +64,13 @@ def show(
         print(json.dumps(fields))
         return
     prompt = fields.pop("prompt")
-    width = max(map(len, fields))
-    for field, value in fields.items():
-        _say(f"{field:<{width}}  {_written(value)}")
+    print_lines(table([(field, _written(value)) for field, value in fields.items()]))
     if prompt:
-        _say(f"\n{prompt}")
+        print_lines(["", prompt])
 
 
 @agents_app.command()
-def check(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
+def check(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """Check every agent.md, and print each mistake with its file and line; exit code 3 if any."""
     catalog = _catalog(agents_dir)
     catalog = with_further_problems(catalog, settings_for(agents_dir).agents_dir)
@@ -80,8 +79,7 @@ def check(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
         said = {"ok": not problems, "agents": list(catalog.agents), "broken": _broken(catalog)}
         print(json.dumps(said))
     else:
-        for problem in problems:
-            _say(str(problem))
+        print_lines(map(str, problems))
         count = len(catalog.agents) + len(catalog.broken)
         agents = f"{count} agent{'' if count == 1 else 's'}"
         print(
@@ -90,7 +88,7 @@ def check(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
             else f"{agents}, all good"
         )
     if problems:
-        raise typer.Exit(EXIT_BROKEN)
+        raise typer.Exit(EXIT_BROKEN_AGENT)
 
 
 def with_further_problems(catalog: Catalog, agents_dir: Path) -> Catalog:
@@ -115,8 +113,7 @@ def with_further_problems(catalog: Catalog, agents_dir: Path) -> Catalog:
 def _further_problems(agent: AgentSpec, catalog: Catalog) -> Iterator[tuple[str, str]]:
     from orchestrator.domain.task import Task
     from orchestrator.errors import AgentInvalid
-    from orchestrator.plan import Place, plan
-    from orchestrator.surfaces.cli.plan import shown_variables
+    from orchestrator.plan import Place, plan, shown_variables
 
     for name in agent.subagents:
         other = catalog.agents.get(name)
@@ -135,7 +132,7 @@ def _further_problems(agent: AgentSpec, catalog: Catalog) -> Iterator[tuple[str,
 @agents_app.command()
 def prompt(
     *,
-    agents_dir: AgentsDir = None,
+    agents_dir: AgentsDirOption = None,
     caller: Annotated[str, typer.Option(help="List what this caller may run.")] = "main",
 ) -> None:
     """Print a section for a main agent's system prompt that tells it of the agents."""
@@ -143,7 +140,7 @@ def prompt(
 
     agents = _catalog(agents_dir).agents.values()
     section = prompt_section(agent for agent in agents if caller in agent.allowed_callers)
-    _say(section.rstrip("\n"))
+    print_lines([section.rstrip("\n")])
 
 
 def _catalog(agents_dir: Path | None) -> Catalog:
@@ -154,13 +151,6 @@ def _catalog(agents_dir: Path | None) -> Catalog:
     return load_catalog(settings_for(agents_dir).agents_dir, check_schema)
 
 
-def _say(text: str) -> None:
-    """A line on stdout: an agent.md may be a stranger's, and a terminal obeys some characters."""
-    from orchestrator.surfaces.event_lines import visible, write
-
-    write(visible(text), sys.stdout)
-
-
 def _broken(catalog: Catalog) -> list[object]:
     return [broken.model_dump(mode="json") for broken in catalog.broken]
 
@@ -168,11 +158,6 @@ def _broken(catalog: Catalog) -> list[object]:
 def _first(broken: BrokenAgent) -> str:
     problem = broken.problems[0]
     return f"{problem.field}: {problem.message}" if problem.field else problem.message
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= DESCRIPTION_CHARS else line[: DESCRIPTION_CHARS - 1] + "…"
 
 
 def _written(value: object) -> str:

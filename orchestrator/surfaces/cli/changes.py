@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import Json
+from orchestrator.surfaces.cli.options import JsonOption, RunArgument
+from orchestrator.surfaces.text import print_lines, quoted, visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,28 +21,26 @@ if TYPE_CHECKING:
     from orchestrator.domain.result import ChangedFile
     from orchestrator.engine.copies import Copies
     from orchestrator.store.runs import RunRecord
-    from orchestrator.workspace.changes.changes import Changes
+    from orchestrator.workspace.changes.collected import Changes
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
 
 SIGNS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "mode": "m"}
 """As git would mark them; m is a mode alone."""
 
 
 def show(
-    run_id: Run,
+    run_id: RunArgument,
     *,
     patch: Annotated[
         bool, typer.Option("--patch", help="Print what it changed, as `git apply` takes it.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print how a run ended: its result, what it changed, what it was denied."""
     import anyio
 
     from orchestrator.app import open_copies
     from orchestrator.settings import read_settings
-    from orchestrator.surfaces.event_lines import visible, write
 
     record = anyio.run(_record, run_id)
     if patch:
@@ -58,12 +57,11 @@ def show(
     if as_json:
         print(json.dumps(record.model_dump(mode="json")))
         return
-    for line in record_lines(record):
-        write(visible(line), sys.stdout)
+    print_lines(record_lines(record))
 
 
 def apply(
-    run_id: Run,
+    run_id: RunArgument,
     *,
     to: Annotated[
         Path | None,
@@ -75,14 +73,13 @@ def apply(
     allow_links: Annotated[
         bool, typer.Option("--allow-links", help="Also links that lead out of the directory.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Apply to the workspace what a run changed in its copy; all of it, or nothing."""
     import anyio
 
     from orchestrator.app import open_copies
     from orchestrator.settings import read_settings
-    from orchestrator.surfaces.event_lines import visible, write
 
     copies = open_copies(read_settings())
     kept = _changes(copies, anyio.run(_record, run_id))
@@ -95,8 +92,7 @@ def apply(
     if applied.already:
         write(visible(f"nothing to do: {root} is like that already"), sys.stderr)
         return
-    for file in applied.files:
-        write(visible(changed_line(file)), sys.stdout)
+    print_lines(changed_line(file) for file in applied.files)
     for folder in applied.kept_folders:
         write(visible(f"kept {folder}, since something else is in it"), sys.stderr)
     done = "would be changed" if dry_run else "changed"
@@ -107,7 +103,7 @@ def apply(
 def interrupted() -> Iterator[None]:
     """SIGTERM and SIGHUP are a Ctrl-C, so that what was begun is taken back; only the first counts.
 
-    Whoever ignores one, as `nohup` does, goes on ignoring it.
+    A signal that was ignored before, as `nohup` has it, stays ignored.
     """
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 the shape of a handler
@@ -136,8 +132,6 @@ def counted(files: int) -> str:
 
 def changed_line(file: ChangedFile) -> str:
     """A sign and a path, as git has them."""
-    from orchestrator.surfaces.event_lines import quoted
-
     renamed = f"{quoted(file.old_path)} -> " if file.old_path else ""
     return f"{SIGNS[file.change]}  {renamed}{quoted(file.path)}"
 
@@ -184,14 +178,11 @@ def _text(run_id: str, patch: bytes) -> str:
 
 
 async def _record(run_id: str) -> RunRecord:
-    from orchestrator.errors import RunNotFound
-    from orchestrator.surfaces.cli.runs import open_store
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
 
-    async with open_store() as store:
-        record = await store.run(run_id)
-    if record is None:
-        raise RunNotFound(f"there is no run {run_id!r}; `orchestrator runs` lists them")
-    return record
+    async with open_book(read_settings()) as book:
+        return await book.record(run_id)
 
 
 def _changes(copies: Copies, record: RunRecord) -> Changes:

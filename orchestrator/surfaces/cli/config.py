@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json
+from orchestrator.surfaces.cli.options import AgentsDirOption, JsonOption
+from orchestrator.surfaces.text import print_lines, table
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
 
-def config(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
+def config(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """Show each setting, its value, and where it came from; of a secret, whether it is set."""
     from orchestrator.settings import SOURCES, read_settings_with_origins
-    from orchestrator.surfaces.event_lines import visible, write
 
     flags = {"agents_dir": agents_dir and agents_dir.absolute()}
     settings, origins = read_settings_with_origins(flags=flags)
@@ -32,21 +31,18 @@ def config(*, agents_dir: AgentsDir = None, as_json: Json = False) -> None:
         }
         print(json.dumps({"settings": rows}))
         return
-    for line in config_lines(settings, origins):
-        write(visible(line), sys.stdout)
+    print_lines(config_lines(settings, origins))
 
 
 def config_lines(settings: Settings, origins: dict[str, str]) -> Iterator[str]:
     """A line for each setting and, where there are several values, for each of them."""
-    names = list(type(settings).model_fields)
-    width = max(map(len, names))
-    origin_width = max(len(origins[name]) for name in names)
-    for name in names:
+    rows = []
+    for name in type(settings).model_fields:
         value = shown_value(settings, name)
         lines = [str(item) for item in value] if isinstance(value, list) else [_written(value)]
         for at, line in enumerate(lines or ["none"]):
-            heading, origin = ("", "") if at else (name, origins[name])
-            yield f"{heading:<{width}}  {origin:<{origin_width}}  {line}".rstrip()
+            rows.append(("", "", line) if at else (name, origins[name], line))
+    return table(rows)
 
 
 def shown_value(settings: Settings, name: str) -> object:

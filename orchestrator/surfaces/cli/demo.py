@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir
+from orchestrator.surfaces.cli.options import AgentsDirOption
+from orchestrator.surfaces.text import write
 
 if TYPE_CHECKING:
     from mcp import StdioServerParameters
@@ -21,23 +22,23 @@ if TYPE_CHECKING:
 AGENT = "code-runner"
 PROMPT = "Write a Python program that adds up the squares of 1 to 10, run it, and report."
 
-CREDENTIALS = ("anthropic_api_key", "anthropic_auth_token", "claude_code_oauth_token")
+CREDENTIAL_SETTINGS = ("anthropic_api_key", "anthropic_auth_token", "claude_code_oauth_token")
 
-PATIENCE_SECONDS = 330.0
+DEMO_SECONDS = 330.0
 """For the answer: the agent's own timeout, and the image if it is not built yet."""
 
 EXIT_FAILED = 1
 
 
-def demo(*, agents_dir: AgentsDir = None) -> None:
+def demo(*, agents_dir: AgentsDirOption = None) -> None:
     """Start the MCP server, hand code-runner a task through a real client, show what happens."""
     import anyio
 
     from orchestrator.settings import read_settings
-    from orchestrator.surfaces.event_lines import shown_events, write
+    from orchestrator.surfaces.event_lines import shown_events
 
     settings = read_settings(flags={"agents_dir": agents_dir and agents_dir.absolute()})
-    scripted = settings.scripted or not any(getattr(settings, name) for name in CREDENTIALS)
+    scripted = settings.scripted or not any(getattr(settings, name) for name in CREDENTIAL_SETTINGS)
     write(f"run_subagent({AGENT!r}, {PROMPT!r})", sys.stdout)
     began = time.monotonic()
     with shown_events(sys.stdout, waiting=f"{AGENT} is at work") as show:
@@ -106,7 +107,7 @@ async def _call(server: StdioServerParameters, show: Show) -> tuple[dict[str, An
 
     result, lost = None, None
     try:
-        with anyio.fail_after(PATIENCE_SECONDS):
+        with anyio.fail_after(DEMO_SECONDS):
             async with Client(server) as client:
                 show(time.monotonic() - began, "connected", f"MCP {client.protocol_version}")
                 result = await client.call_tool(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.containers.docker.engine import EngineInfo
     from orchestrator.doctor.examination import Check
 
-EXIT_BROKEN = 1
+EXIT_BROKEN_PROMISE = 1
 """A promise does not hold."""
 
 TICK, CROSS = "✓", "✗"
@@ -52,7 +52,7 @@ def doctor(
             report = anyio.run(_examine, show)
         print(_summary(report))
     if not report.ok:
-        raise typer.Exit(EXIT_BROKEN)
+        raise typer.Exit(EXIT_BROKEN_PROMISE)
 
 
 async def _examine(show: Callable[[Check], None]) -> Report:

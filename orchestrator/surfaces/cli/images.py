@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.surfaces.cli.options import Json
+from orchestrator.surfaces.cli.options import JsonOption
 from orchestrator.surfaces.progress import shown_progress
-
-if TYPE_CHECKING:
-    from orchestrator.containers.docker.engine import Engine
-    from orchestrator.settings import Settings
+from orchestrator.surfaces.text import print_lines, table
 
 MEGABYTE = 1_000_000
 """As `docker images` counts."""
@@ -27,12 +21,16 @@ images_app = typer.Typer(
 
 
 @images_app.command()
-def build(*, as_json: Json = False) -> None:
+def build(*, as_json: JsonOption = False) -> None:
     """Build the agent image, unless it is there already."""
+    # Here and below, not at the top: `--help` need not wait for docker and pydantic.
+    from orchestrator.app import open_engine
     from orchestrator.containers.images.agent_image import build_agent_image
+    from orchestrator.settings import read_settings
 
     began = time.monotonic()
-    with _engine() as (engine, settings), shown_progress() as progress:
+    settings = read_settings()
+    with open_engine(settings) as engine, shown_progress() as progress:
         tag = build_agent_image(engine, settings, progress)
     if as_json:
         print(json.dumps({"image": tag, "seconds": round(time.monotonic() - began, 3)}))
@@ -41,17 +39,21 @@ def build(*, as_json: Json = False) -> None:
 
 
 @images_app.command("list")
-def list_(*, as_json: Json = False) -> None:
+def list_(*, as_json: JsonOption = False) -> None:
     """List our images on the engine, newest first."""
+    from orchestrator.app import open_engine
     from orchestrator.containers.images.agent_image import current_tags, list_images
+    from orchestrator.settings import read_settings
 
-    with _engine() as (engine, settings):
+    settings = read_settings()
+    with open_engine(settings) as engine:
         current = current_tags(engine, settings)
         images = list_images(engine)
     if as_json:
         rows = [{**image.model_dump(), "current": image.tag in current} for image in images]
         print(json.dumps({"images": rows}))
         return
+    lines = []
     for image in images:
         made = datetime.fromtimestamp(image.created_seconds, UTC).strftime("%Y-%m-%d %H:%M")
         notes = [
@@ -60,15 +62,19 @@ def list_(*, as_json: Json = False) -> None:
             if holds
         ]
         size = f"{image.size_bytes / MEGABYTE:.0f} MB"
-        print(f"{image.tag:<42} {made}  {size:>8}  {', '.join(notes)}".rstrip())
+        lines.append((image.tag, made, f"{size:>8}", ", ".join(notes)))
+    print_lines(table(lines))
 
 
 @images_app.command()
-def prune(*, as_json: Json = False) -> None:
+def prune(*, as_json: JsonOption = False) -> None:
     """Remove agent images that are neither current nor in use."""
+    from orchestrator.app import open_engine
     from orchestrator.containers.images.agent_image import current_tags, prune_images
+    from orchestrator.settings import read_settings
 
-    with _engine() as (engine, settings), shown_progress() as progress:
+    settings = read_settings()
+    with open_engine(settings) as engine, shown_progress() as progress:
         keep = current_tags(engine, settings)
         removed = prune_images(engine, settings, keep, progress)
     if as_json:
@@ -78,17 +84,3 @@ def prune(*, as_json: Json = False) -> None:
         print(f"removed {image.tag} ({image.size_bytes / MEGABYTE:.0f} MB)")
     if not removed:
         print("nothing to remove")
-
-
-@contextmanager
-def _engine() -> Iterator[tuple[Engine, Settings]]:
-    # Here and above, not at the top: `--help` need not wait for docker and pydantic.
-    from orchestrator.containers.docker.engine import connect
-    from orchestrator.settings import read_settings
-
-    settings = read_settings()
-    engine = connect(settings)
-    try:
-        yield engine, settings
-    finally:
-        engine.close()

@@ -14,7 +14,7 @@ import typer
 SERVER = "subagents"
 """What the server is called in .mcp.json."""
 
-HELLO = """\
+HELLO_AGENT = """\
 ---
 name: hello
 description: Answers one question about the machine it runs on. An example to change.
@@ -74,7 +74,7 @@ def project_files(project: Path, command: str) -> tuple[Wanted, ...]:
     entry = {"command": command, "args": ["serve"], "env": _environment(project)}
     config = json.dumps({"mcpServers": {SERVER: entry}}, indent=2) + "\n"
     return (
-        Wanted(hello / "agent.md", HELLO),
+        Wanted(hello / "agent.md", HELLO_AGENT),
         Wanted(hello / "script.yaml", HELLO_SCRIPT),
         Wanted(project / ".mcp.json", config),
     )

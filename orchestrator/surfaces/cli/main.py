@@ -23,11 +23,11 @@ from orchestrator.surfaces.cli.run import run
 from orchestrator.surfaces.cli.runs import logs, runs_app
 from orchestrator.surfaces.cli.serve import serve
 from orchestrator.surfaces.cli.sessions import sessions_app
-from orchestrator.surfaces.cli.tasks import approve, ask, cancel, reject, reply, resume, wait
-from orchestrator.surfaces.event_lines import visible, write
+from orchestrator.surfaces.cli.tasks import approve, cancel, pending, reject, reply, resume, wait
+from orchestrator.surfaces.text import visible, write
 
 EXIT_USAGE = 2
-"""A command line that nobody understands."""
+"""The command line cannot be understood."""
 
 app = typer.Typer(
     name="orchestrator",
@@ -38,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: half the time
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, show, logs, apply, ask, reply, approve, reject, cancel, wait, resume),
+    *(run, show, logs, apply, pending, reply, approve, reject, cancel, wait, resume),
     *(plan, serve, init, demo, config, doctor),
 )
 for command in COMMANDS:
@@ -50,7 +50,7 @@ app.add_typer(sessions_app, name="sessions")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit: 0, 2 for a command line nobody understands, else the error's code."""
+    """Run a command and exit: 0, 2 for a command line that is wrong, else the error's code."""
     args = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in args
     try:

@@ -1,7 +1,8 @@
-"""Options that several commands share, and the settings they lead to."""
+"""Options that several commands share, and what they lead to."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,11 @@ import typer
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
 
-AgentsDir = Annotated[
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+AgentsDirOption = Annotated[
     Path | None,
     typer.Option(
         "--agents-dir",
@@ -21,7 +24,7 @@ AgentsDir = Annotated[
     ),
 ]
 
-Workspace = Annotated[
+WorkspaceOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Show the agent this directory, as its agent.md says."),
 ]
@@ -39,3 +42,8 @@ def settings_for(agents_dir: Path | None) -> Settings:
             "example, --agents-dir names another"
         )
     return settings
+
+
+def print_either(as_json: bool, document: dict[str, object], text: str) -> None:
+    """What a command has done: for programs, or for people."""
+    print(json.dumps(document) if as_json else text)

@@ -1,32 +1,31 @@
-"""`orchestrator plan`: exactly what a run of an agent could touch. Nothing is made or started."""
+"""`orchestrator plan`: exactly what a run of an agent would launch. Nothing is made or started."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json, Workspace, settings_for
+from orchestrator.surfaces.cli.options import (
+    AgentsDirOption,
+    JsonOption,
+    WorkspaceOption,
+    settings_for,
+)
 
 if TYPE_CHECKING:
+    from orchestrator.app import ShownPlan
     from orchestrator.domain.agent import AgentSpec, Network, Secret
-    from orchestrator.domain.container import ContainerSpec
+    from orchestrator.domain.container import ContainerSpec, Launch
     from orchestrator.plan import Plan
-    from orchestrator.settings import Settings
 
-NO_ENGINE = "the agent image (no engine answers)"
-NOT_BUILT = "the agent image (not built yet; `orchestrator images build`)"
-
-TOKEN = "<a token for one run>"  # noqa: S105 what is shown in its place
 MODEL_SECRET = "stays in the orchestrator; the container gets a token for one run"  # noqa: S105
 
-MIB = 1024 * 1024
-WORKSPACE = "/workspace"
 DAY = 86400
 
 WHOM = {"parent": "may ask its caller", "user": "may ask the person behind its caller"}
@@ -43,118 +42,39 @@ class Row(NamedTuple):
 def plan(
     agent: Annotated[str, typer.Argument(help="The agent, as its folder is called.")],
     *,
-    workspace: Workspace = None,
-    agents_dir: AgentsDir = None,
-    as_json: Json = False,
+    workspace: WorkspaceOption = None,
+    agents_dir: AgentsDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Print what a run could touch: image, mounts, user, network, secrets, tools, limits."""
-    from orchestrator.catalog import load_catalog
-    from orchestrator.output import check_schema
+    """Print what a run would launch: image, mounts, user, network, secrets, tools, limits."""
+    import anyio
+
+    from orchestrator.app import show_plan
 
     settings = settings_for(agents_dir)
-    spec = load_catalog(settings.agents_dir, check_schema).agent(agent)
-    planned, unset = _planned(settings, spec, workspace and workspace.absolute())
+    shown = anyio.run(show_plan, settings, agent, workspace and workspace.absolute())
     if as_json:
-        print(json.dumps(plan_document(planned, unset)))
+        print(json.dumps(plan_document(shown)))
     else:
-        _print_rows(list(plan_rows(planned, unset)))
+        _print_rows(list(plan_rows(shown)))
 
 
-def _planned(
-    settings: Settings, agent: AgentSpec, workspace: Path | None
-) -> tuple[Plan, tuple[str, ...]]:
-    """The plan with <NAME> for the value of each variable, and the variables that are not set."""
-    from orchestrator.app import mount_policy, open_copies
-    from orchestrator.domain.task import Task
-    from orchestrator.engine.staging import workspace_owner
-    from orchestrator.plan import Place, plan
-    from orchestrator.settings import environment
-
-    shown, unset = shown_variables(agent, frozenset(environment()))
-    task = Task(agent=agent.name, prompt="(the task)", workspace=workspace)
-    place = Place(
-        image=agent.image or _image(settings),
-        workspace_owner=workspace_owner(workspace),
-        git_mounts=open_copies(settings).git_mounts(agent, task),
-    )
-    exposed = {secret.name: f"<{secret.name}>" for secret in agent.secrets}
-    planned = plan(agent, task, place, shown, TOKEN, exposed)
-    policy = mount_policy(settings, settings.engine_candidates[0])
-    if planned.copied_workspace is not None:
-        policy.directory(planned.copied_workspace)
-    checked = policy.checked(planned.container)
-    return planned.model_copy(update={"container": checked.spec}), unset
-
-
-def shown_variables(
-    agent: AgentSpec, names: frozenset[str]
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What to fill in instead of values, and which variables a run would miss."""
-    from orchestrator.domain.variables import expand, variables
-    from orchestrator.errors import VariableMissing
-
-    shown: dict[str, str] = {}
-    unset: set[str] = set()
-    for _, text in _texts_with_variables(agent):
-        used = variables(text)
-        shown |= {name: f"<{name}>" for name in used if name in names}
-        try:
-            expand(text, shown)
-        except VariableMissing:
-            missing = [name for name in used if name not in names]
-            shown |= {name: f"<{name}, which is not set>" for name in missing}
-            unset.update(missing)
-    return shown, tuple(sorted(unset))
-
-
-def plan_document(plan: Plan, unset: tuple[str, ...] = ()) -> dict[str, object]:
+def plan_document(shown: ShownPlan) -> dict[str, object]:
     """The plan for programs."""
+    plan = shown.plan
     agent, spec = plan.agent, plan.container
-    mounts = [mount.model_dump(mode="json") for mount in spec.mounts]
     return {
         "agent": agent.name,
         "allowed_callers": list(agent.allowed_callers),
-        "image": spec.image,
-        "user": spec.user.model_dump(),
-        "mounts": [
-            {
-                "source": mount.get("source", "a volume of its own"),
-                "target": mount["target"],
-                "access": "ro" if mount.get("read_only") else "rw",
-            }
-            for mount in mounts
-        ],
-        "scratch": [{"target": t.target, "size_bytes": t.size_bytes} for t in spec.tmpfs],
+        **_container_document(spec),
+        "labels": dict(shown.labels),
         "network": {
             "interfaces": [],
-            "through_the_wire": [
-                "model",
-                *(["egress"] if agent.network.mode != "none" else []),
-                *(["routes"] if any(secret.hosts for secret in agent.secrets) else []),
-            ],
+            "through_the_wire": _services(agent),
             "egress": agent.network.model_dump(mode="json"),
         },
-        "secrets": {
-            "model": MODEL_SECRET,
-            "added_outside": [
-                secret.model_dump(mode="json", exclude={"expose", "variable"})
-                for secret in agent.secrets
-                if secret.hosts
-            ],
-            "enter_the_container": [
-                *(
-                    {"variable": name, "as": place, "set": name not in unset}
-                    for name, place in _variables_inside(agent)
-                ),
-                *(
-                    {"secret": secret.name, "as": f"its {secret.variable_name}"}
-                    for secret in agent.secrets
-                    if secret.expose
-                ),
-            ],
-        },
+        "secrets": _secrets_document(agent, shown.unset),
         "workspace": agent.workspace.model_dump(mode="json"),
-        "runtime": spec.oci_runtime,
         "seccomp": agent.seccomp,
         "tools": {"allow": list(agent.permissions.allow), "deny": list(agent.deny_rules)},
         "approval": dict(agent.approval),
@@ -173,17 +93,129 @@ def plan_document(plan: Plan, unset: tuple[str, ...] = ()) -> dict[str, object]:
         "max_budget_usd": agent.max_budget_usd,
         "retries": agent.retries,
         "output_format": agent.output_format,
-        "command": list(plan.launch.argv),
-        "cwd": plan.launch.cwd,
-        "environment": plan.launch.env,
-        "files": [{"path": file.path, "mode": f"{file.mode:04o}"} for file in plan.launch.files],
+        **_launch_document(plan.launch),
+        "stand_ins": _stand_ins(shown),
     }
 
 
-def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
+def _container_document(spec: ContainerSpec) -> dict[str, object]:
+    return {
+        "image": spec.image,
+        "user": spec.user.model_dump(),
+        "mounts": [
+            {
+                "source": mount.source if mount.kind == "bind" else "a volume of its own",
+                "target": mount.target,
+                "access": "ro" if mount.kind == "bind" and mount.read_only else "rw",
+            }
+            for mount in spec.mounts
+        ],
+        "scratch": [{"target": t.target, "size_bytes": t.size_bytes} for t in spec.tmpfs],
+        "runtime": spec.oci_runtime,
+        "seccomp_sha256": None if spec.seccomp is None else _sha256(spec.seccomp.encode()),
+        "lease_seconds": spec.lease_seconds,
+        "lifetime_seconds": spec.lifetime_seconds,
+    }
+
+
+def _services(agent: AgentSpec) -> list[str]:
+    """What the container reaches through its wire."""
+    return [
+        "model",
+        *(["egress"] if agent.network.mode != "none" else []),
+        *(["routes"] if any(secret.hosts for secret in agent.secrets) else []),
+        *(["parent"] if agent.parent_tools else []),
+    ]
+
+
+def _secrets_document(agent: AgentSpec, unset: tuple[str, ...]) -> dict[str, object]:
+    from orchestrator.plan import variables_inside
+
+    return {
+        "model": MODEL_SECRET,
+        "added_outside": [
+            secret.model_dump(mode="json", exclude={"expose", "variable"})
+            for secret in agent.secrets
+            if secret.hosts
+        ],
+        "enter_the_container": [
+            *(
+                {"variable": name, "as": place, "set": name not in unset}
+                for name, place in variables_inside(agent)
+            ),
+            *(
+                {"secret": secret.name, "as": f"its {secret.variable_name}"}
+                for secret in agent.secrets
+                if secret.expose
+            ),
+        ],
+    }
+
+
+def _launch_document(launch: Launch) -> dict[str, object]:
+    return {
+        "command": list(launch.argv),
+        "cwd": launch.cwd,
+        "environment": launch.env,
+        "files": [
+            {
+                "path": file.path,
+                "mode": f"{file.mode:04o}",
+                "bytes": len(file.content),
+                "sha256": _sha256(file.content),
+            }
+            for file in launch.files
+        ],
+    }
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _stand_ins(shown: ShownPlan) -> dict[str, str]:
+    """What stands in the plan where each run has a random value of its own -> what that is."""
+    from orchestrator.plan import STAND_IN_CONVERSATION, STAND_IN_RUN, STAND_IN_TOKEN
+
+    found = {STAND_IN_TOKEN: "the token that opens the model to one container"}
+    if shown.plan.agent.session.keep:
+        found[STAND_IN_CONVERSATION] = "the id of the conversation that a new session begins"
+    if STAND_IN_RUN in shown.labels.values():
+        found[STAND_IN_RUN] = "what the run is called"
+    return found
+
+
+def plan_rows(shown: ShownPlan) -> Iterator[Row]:
     """The plan for people."""
-    agent, spec = plan.agent, plan.container
+    from orchestrator.plan import variables_inside
+
+    plan = shown.plan
+    agent = plan.agent
     yield Row("agent", f"{agent.name}, for {', '.join(agent.allowed_callers) or 'nobody'}")
+    yield from _container_rows(plan)
+    yield Row("network", f"no interface; the model, at {plan.launch.env['ANTHROPIC_BASE_URL']}")
+    yield from _network_rows(agent.network)
+    yield Row("model secret", MODEL_SECRET)
+    yield from _secret_rows(agent.secrets)
+    for name, place in variables_inside(agent):
+        missing = " (not set: a run would fail)" if name in shown.unset else ""
+        yield Row("variable", f"{name} enters the container, as {place}{missing}", warning=True)
+    yield from _tool_rows(agent)
+    yield from _kept_rows(agent)
+    yield from _limit_rows(plan)
+    yield Row("command", shlex.join(plan.launch.argv))
+    for name, value in plan.launch.env.items():
+        yield Row("environment", f"{name}={value}")
+    for file in plan.launch.files:
+        yield Row("file", f"{file.path} ({file.mode:04o}, {len(file.content)} bytes)")
+    for value, what in _stand_ins(shown).items():
+        yield Row("stand-in", f"{value} is shown for {what}, which is random")
+
+
+def _container_rows(plan: Plan) -> Iterator[Row]:
+    from orchestrator.domain.container import MIB, WORKSPACE
+
+    spec = plan.container
     yield Row("image", spec.image)
     yield Row("user", f"{spec.user.uid}:{spec.user.gid}, without any capability")
     for mount in spec.mounts:
@@ -199,17 +231,13 @@ def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
         yield Row("mount", "nothing of this machine")
     scratch = ", ".join(f"{t.target} {t.size_bytes // MIB} MiB" for t in spec.tmpfs)
     yield Row("scratch", f"{scratch}, gone with the container; all else is read-only")
-    yield Row("network", f"no interface; the model, at {plan.launch.env['ANTHROPIC_BASE_URL']}")
-    yield from _network_rows(agent.network)
-    yield Row("model secret", MODEL_SECRET)
-    yield from _secret_rows(agent.secrets)
-    for name, place in _variables_inside(agent):
-        missing = " (not set: a run would fail)" if name in unset else ""
-        yield Row("variable", f"{name} enters the container, as {place}{missing}", warning=True)
+
+
+def _tool_rows(agent: AgentSpec) -> Iterator[Row]:
     yield Row("tools allowed", ", ".join(agent.permissions.allow) or "none")
     yield Row("tools denied", ", ".join(agent.deny_rules) or "none besides")
     if agent.ask_rules:
-        yield Row("approval", f"somebody's word is waited for: {', '.join(agent.ask_rules)}")
+        yield Row("approval", f"the caller decides about: {', '.join(agent.ask_rules)}")
     if agent.ask.whom != "nobody":
         yield Row("asks", WHOM[agent.ask.whom])
     if agent.subagents:
@@ -218,7 +246,12 @@ def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
         yield Row("MCP server", f"{server.name}: {shlex.join((server.command, *server.args))}")
     if not agent.mcp_servers:
         yield Row("MCP servers", "none")
-    yield from _kept_rows(agent)
+
+
+def _limit_rows(plan: Plan) -> Iterator[Row]:
+    from orchestrator.domain.container import MIB
+
+    agent, spec = plan.agent, plan.container
     limits = spec.limits
     disk = f", {agent.resources.disk_mb} MiB of disk" if _has_volume(spec) else ""
     yield Row(
@@ -236,11 +269,6 @@ def plan_rows(plan: Plan, unset: tuple[str, ...] = ()) -> Iterator[Row]:
     yield Row("budget", budget)
     checked = "" if agent.output_schema is None else ", checked against a schema"
     yield Row("answer", f"{agent.output_format}{checked}, {agent.retries} retries")
-    yield Row("command", shlex.join(plan.launch.argv))
-    for name, value in plan.launch.env.items():
-        yield Row("environment", f"{name}={value}")
-    for file in plan.launch.files:
-        yield Row("file", f"{file.path} ({file.mode:04o}, {len(file.content)} bytes)")
 
 
 def _network_rows(network: Network) -> Iterator[Row]:
@@ -284,46 +312,8 @@ def _has_volume(spec: ContainerSpec) -> bool:
     return any(mount.kind == "volume" for mount in spec.mounts)
 
 
-def _variables_inside(agent: AgentSpec) -> list[tuple[str, str]]:
-    """Variables of the orchestrator that enter the container, and as what."""
-    from orchestrator.domain.variables import variables
-
-    return [
-        (name, place) for place, text in _texts_with_variables(agent) for name in variables(text)
-    ]
-
-
-def _texts_with_variables(agent: AgentSpec) -> Iterator[tuple[str, str]]:
-    for key, text in agent.env.items():
-        yield f"its {key}", text
-    for server in agent.mcp_servers:
-        for key, text in server.env.items():
-            yield f"{key} of its MCP server {server.name}", text
-        for text in server.args:
-            yield f"an argument of its MCP server {server.name}", text
-
-
-def _image(settings: Settings) -> str:
-    if settings.agent_image:
-        return settings.agent_image
-    from orchestrator.containers.docker.engine import connect
-    from orchestrator.containers.images.agent_image import find_agent_image
-    from orchestrator.errors import EngineUnreachable, ImageMissing
-
-    try:
-        engine = connect(settings)
-    except EngineUnreachable:
-        return NO_ENGINE
-    try:
-        return find_agent_image(engine, settings)
-    except ImageMissing:
-        return NOT_BUILT
-    finally:
-        engine.close()
-
-
 def _print_rows(rows: list[Row]) -> None:
-    from orchestrator.surfaces.event_lines import visible, write
+    from orchestrator.surfaces.text import visible, write
 
     width = max(len(row.heading) for row in rows)
     headings = [

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json, Workspace, settings_for
+from orchestrator.surfaces.cli.options import (
+    AgentsDirOption,
+    JsonOption,
+    WorkspaceOption,
+    settings_for,
+)
+from orchestrator.surfaces.text import visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +39,7 @@ def run(
     prompt: Annotated[str, typer.Argument(help="The task; - reads it from stdin.")],
     *,
     context: Annotated[str, typer.Option(metavar="TEXT", help="What else it should know.")] = "",
-    workspace: Workspace = None,
+    workspace: WorkspaceOption = None,
     session: Annotated[
         str,
         typer.Option(metavar="NAME", help="For an agent with sessions: which; `new` begins one."),
@@ -44,8 +50,8 @@ def run(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Less than the agent's own timeout.")
     ] = None,
-    agents_dir: AgentsDir = None,
-    as_json: Json = False,
+    agents_dir: AgentsDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run an agent on a task and print its answer; what happens meanwhile goes to stderr."""
     settings = settings_for(agents_dir)
@@ -80,7 +86,7 @@ def _task(**fields: object) -> Task:
     from pydantic import ValidationError
 
     from orchestrator.domain.task import Task
-    from orchestrator.errors import CallerError
+    from orchestrator.errors import CallInvalid
 
     try:
         return Task.model_validate(fields)
@@ -88,17 +94,16 @@ def _task(**fields: object) -> Task:
         first = exc.errors()[0]
         name = str(first["loc"][0]).removesuffix("_seconds")
         said = first["msg"].removeprefix("Value error, ")
-        raise CallerError(f"{name}: {said}") from exc
+        raise CallInvalid(f"{name}: {said}") from exc
 
 
 async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | None, int]:
     """The result, and the signal that cut the run short: its container is gone by then."""
     import anyio
 
-    from orchestrator.app import open_orchestrator
-    from orchestrator.engine.tasks.tasks import Tasks
+    from orchestrator.app import open_tasks
     from orchestrator.errors import OrchestratorError
-    from orchestrator.surfaces.cli.answers import Answers
+    from orchestrator.surfaces.cli.typed_answers import TypedAnswers
 
     began = time.time()
     caught = 0
@@ -112,12 +117,10 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
                 scope.cancel()
                 return  # a second one ends us at once
 
-    async with (
-        open_orchestrator(settings) as service,
-        Tasks(service) as book,
-        anyio.create_task_group() as tasks,
-    ):
-        answers = Answers(book, task.run_id, lambda line: show(time.time() - began, "", line))
+    async with open_tasks(settings) as (service, runs), anyio.create_task_group() as tasks:
+        answers = TypedAnswers(
+            runs.book, task.run_id, lambda line: show(time.time() - began, "", line)
+        )
 
         def tell(event: Event) -> None:
             show(event.at - began, event.kind, event.text)
@@ -126,7 +129,7 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
         tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
         tasks.start_soon(answers.read)
         try:
-            outcome = await book.run(task, tell)
+            outcome = await runs.run(task, tell)
         except OrchestratorError as exc:  # raised in here, it would arrive in a group
             outcome = exc
         finally:
@@ -141,8 +144,6 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
 
 
 def _print_result(result: RunResult, *, as_json: bool) -> None:
-    from orchestrator.surfaces.event_lines import visible, write
-
     if as_json:
         print(json.dumps(result.model_dump(mode="json")))
         return
@@ -183,7 +184,6 @@ def summary(result: RunResult) -> str:
 
 def _more(result: RunResult) -> Iterator[str]:
     from orchestrator.surfaces.cli.changes import counted
-    from orchestrator.surfaces.event_lines import visible
 
     if result.denied_hosts:
         yield visible(f"refused: {', '.join(result.denied_hosts)}")

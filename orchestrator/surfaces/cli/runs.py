@@ -10,31 +10,27 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import Json
+from orchestrator.surfaces.cli.options import JsonOption, RunArgument
+from orchestrator.surfaces.text import one_line, print_lines, table
 
 if TYPE_CHECKING:
     from orchestrator.domain.events import Event
     from orchestrator.domain.result import RunStatus
     from orchestrator.engine.tasks.retention import Keep, Pruned
-    from orchestrator.engine.tasks.task_book import TaskBook
-    from orchestrator.store.runs import RunRecord, Store
+    from orchestrator.store.runs import RunRecord
     from orchestrator.surfaces.event_lines import Show
 
-LOOK_SECONDS = 0.3
+FOLLOW_SECONDS = 0.3
 """How often the store is looked at for what a run of another process has done."""
 
 WATCH_SECONDS = 1.0
 """How often a live table is drawn."""
-
-LOST_SECONDS = 5.0
-"""How often a followed run is looked at for whether its orchestrator lives."""
 
 EXIT_INTERRUPTED = 130
 """Ctrl-C, as shells count."""
@@ -42,7 +38,7 @@ EXIT_INTERRUPTED = 130
 MIN_PROMPT = 20
 """Of a prompt's first words, however narrow the terminal."""
 
-HEADINGS = ("RUN", "AGENT", "CALLER", "STATUS", "REASON", "WHEN", "TIME", "COST", "PROMPT")
+RUN_HEADINGS = ("RUN", "AGENT", "CALLER", "STATUS", "REASON", "WHEN", "TIME", "COST", "PROMPT")
 
 
 UNITS = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -67,7 +63,7 @@ def runs(
     ] = None,
     agent: Annotated[str, typer.Option(metavar="NAME", help="Only those of this agent.")] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Keep the table up to date.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the runs, newest first."""
     if context.invoked_subcommand is not None:
@@ -89,11 +85,8 @@ def runs(
     if not found:
         print("no run is like that" if status or agent else "nothing has run yet")
         return
-    from orchestrator.surfaces.event_lines import write
-
     width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else 160
-    for line in runs_table(found, now=time.time(), width=width):
-        write(line, sys.stdout)
+    print_lines(runs_table(found, now=time.time(), width=width))
 
 
 @runs_app.command()
@@ -108,7 +101,7 @@ def prune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be removed.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove old runs, and what they changed; without options, as the settings say.
 
@@ -129,12 +122,12 @@ def prune(
 
 
 def logs(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")],
+    run_id: RunArgument,
     *,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print what happened in a run; --json waits for the end if it is to follow."""
     import anyio
@@ -157,8 +150,11 @@ def logs(
 
 
 async def _runs(limit: int, statuses: Sequence[RunStatus], agent: str) -> tuple[RunRecord, ...]:
-    async with open_store() as store:
-        return await store.find_runs(None, statuses, agent, limit, results=True)
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
+
+    async with open_book(read_settings()) as book:
+        return await book.records(statuses=statuses, agent=agent, limit=limit, results=True)
 
 
 async def _watch(limit: int, statuses: Sequence[RunStatus], agent: str) -> None:
@@ -167,13 +163,16 @@ async def _watch(limit: int, statuses: Sequence[RunStatus], agent: str) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
+
     console = Console(highlight=False)
-    async with open_book() as book:
+    async with open_book(read_settings()) as book:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
                 await book.settle()
                 rows = max(1, min(limit, console.height - 2))
-                found = await book.store.find_runs(None, statuses, agent, rows, results=True)
+                found = await book.records(statuses=statuses, agent=agent, limit=rows, results=True)
                 lines = list(runs_table(found, now=time.time(), width=console.width))
                 live.update(Text("\n".join(lines), no_wrap=True), refresh=True)
                 await anyio.sleep(WATCH_SECONDS)
@@ -183,13 +182,14 @@ async def _prune(older_than: str, keep: int | None, dry_run: bool) -> Pruned:
     from orchestrator.app import open_retention
     from orchestrator.engine.tasks.retention import Keep, keep_of
     from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
 
     settings = read_settings()
     wanted: Keep = keep_of(settings.keep_days, settings.keep_mb)
     if older_than or keep is not None:
         days = _seconds(older_than) / UNITS["d"] if older_than else None
         wanted = Keep(days=days, count=keep)
-    async with open_store():  # so that what has died has ended
+    async with open_book(settings):  # so that what has died has ended
         pass
     with open_retention(settings) as retention:
         pruned = await retention.prune(wanted, dry_run=dry_run)
@@ -206,86 +206,43 @@ def _seconds(text: str) -> float:
 
 
 def _statuses(names: Sequence[str]) -> tuple[RunStatus, ...]:
-    from orchestrator.domain.result import FINAL, TRANSITIONS
+    from orchestrator.engine.tasks.task_book import named_statuses
+    from orchestrator.errors import CallInvalid
 
-    known: dict[str, tuple[RunStatus, ...]] = {name: (name,) for name in TRANSITIONS}
-    known["open"] = tuple(name for name in TRANSITIONS if name not in FINAL)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise typer.BadParameter(f"no run is {unknown[0]!r}; known: {', '.join(known)}")
-    return tuple(status for name in names for status in known[name])
+    try:
+        return named_statuses(names)
+    except CallInvalid as exc:
+        raise typer.BadParameter(str(exc)) from exc
 
 
 async def _follow(run_id: str, follow: bool, show: Show | None) -> tuple[RunRecord, list[Event]]:
     import anyio
 
     from orchestrator.domain.result import FINAL
-    from orchestrator.errors import RunNotFound
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
 
     events: list[Event] = []
-    looked = anyio.current_time()
-    async with open_book() as book:
-        store = book.store
+    async with open_book(read_settings()) as book:
         while True:
-            if anyio.current_time() - looked > LOST_SECONDS:
-                looked = anyio.current_time()
-                await book.settle()
-            record = await store.run(run_id)  # first this: nothing comes after the end
-            if record is None:
-                raise RunNotFound(f"there is no run {run_id!r}; `orchestrator runs` lists them")
-            for event in await store.events(run_id, after=events[-1].seq if events else 0):
+            await book.settle_now_and_then()
+            record = await book.record(run_id)  # first this: nothing comes after the end
+            for event in await book.store.events(run_id, after=events[-1].seq if events else 0):
                 events.append(event)
                 if show is not None:
                     show(event.at - events[0].at, event.kind, event.text)
             if not follow or record.status in FINAL:
                 return record, events
-            await anyio.sleep(LOOK_SECONDS)
-
-
-@asynccontextmanager
-async def open_store() -> AsyncIterator[Store]:
-    """The record of runs."""
-    async with open_book() as book:
-        yield book.store
-
-
-@asynccontextmanager
-async def open_book() -> AsyncIterator[TaskBook]:
-    """The tasks of all processes; needs no engine. What has died has ended."""
-    # Here and above, not at the top: `--help` need not wait for pydantic.
-    from orchestrator.containers.owner import Owner
-    from orchestrator.engine.tasks.news import News
-    from orchestrator.engine.tasks.task_book import TaskBook
-    from orchestrator.settings import read_settings
-    from orchestrator.store.exchanges import Exchanges
-    from orchestrator.store.runs import Store
-    from orchestrator.workspace.kept import CHANGES, Kept
-
-    folder = read_settings().state_dir
-    store = Store(folder / "runs.sqlite")
-    recall = Kept(folder / CHANGES).recall
-    try:
-        book = TaskBook(store, Exchanges(store), News(), Owner(folder).alive, recall)
-        await book.settle()
-        yield book
-    finally:
-        store.close()
+            await anyio.sleep(FOLLOW_SECONDS)
 
 
 def runs_table(records: Sequence[RunRecord], *, now: float, width: int) -> Iterator[str]:
     """A heading and a line for each run; the prompt gets the room that is left."""
-    rows = [HEADINGS, *(_row(record, now) for record in records)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(HEADINGS) - 1)]
-    left = max(MIN_PROMPT, width - sum(widths) - 2 * len(widths))
-    for row in rows:
-        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=False)]
-        prompt = row[-1] if len(row[-1]) <= left else row[-1][: left - 1] + "…"
-        yield "  ".join([*cells, prompt]).rstrip()
+    rows = [RUN_HEADINGS, *(_row(record, now) for record in records)]
+    return table(rows, width=width, least=MIN_PROMPT)
 
 
 def _row(record: RunRecord, now: float) -> tuple[str, ...]:
-    from orchestrator.surfaces.event_lines import visible
-
     when = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
     seconds = (record.ended or now) - record.created
     cost = f"${record.result.cost_usd:.4f}" if record.result else ""
@@ -298,5 +255,5 @@ def _row(record: RunRecord, now: float) -> tuple[str, ...]:
         when,
         f"{seconds:.1f} s",
         cost,
-        " ".join(visible(record.prompt).split()),
+        one_line(record.prompt),
     )

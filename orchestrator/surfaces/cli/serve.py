@@ -11,7 +11,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir
+from orchestrator.surfaces.cli.options import AgentsDirOption
 
 
 def serve(
@@ -20,7 +20,7 @@ def serve(
         str | None,
         typer.Option("--http", metavar="HOST:PORT", help="Serve streamable HTTP instead of stdio."),
     ] = None,
-    agents_dir: AgentsDir = None,
+    agents_dir: AgentsDirOption = None,
 ) -> None:
     """Serve MCP to one client on stdin and stdout, or to many over HTTP."""
     from orchestrator.settings import read_settings

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import Json
+from orchestrator.surfaces.cli.options import JsonOption, print_either
+from orchestrator.surfaces.text import print_lines, span, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,15 +22,15 @@ sessions_app = typer.Typer(
     rich_markup_mode=None,
 )
 
-HEADINGS = ("SESSION", "STATE", "CALLS", "LAST USED", "EXPIRES")
+SESSION_HEADINGS = ("SESSION", "STATE", "CALLS", "LAST USED", "EXPIRES")
 
-Session = Annotated[
+SessionArgument = Annotated[
     str, typer.Argument(metavar="SESSION", help="AGENT, AGENT/CALLER or AGENT/CALLER/NAME.")
 ]
 
 
 @sessions_app.command("list")
-def list_(*, as_json: Json = False) -> None:
+def list_(*, as_json: JsonOption = False) -> None:
     """List the sessions, the last used one first."""
     import anyio
 
@@ -39,12 +40,12 @@ def list_(*, as_json: Json = False) -> None:
         return
     if not rows:
         print("no session has begun yet")
-    for line in sessions_table(rows, now=time.time()) if rows else ():
-        print(line)
+        return
+    print_lines(sessions_table(rows, now=time.time()))
 
 
 @sessions_app.command("show")
-def show_session(session: Session, *, as_json: Json = False) -> None:
+def show_session(session: SessionArgument, *, as_json: JsonOption = False) -> None:
     """Print one session: its state, its conversation, how long it stays."""
     import anyio
 
@@ -52,70 +53,50 @@ def show_session(session: Session, *, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(row.model_dump(mode="json")))
         return
-    for heading, value in (
+    fields = (
         ("session", row.key.text),
         ("state", row.state),
         ("conversation", row.conversation or "(none yet)"),
         ("calls", str(row.runs)),
-        ("last used", _ago(time.time() - row.used)),
-        ("expires", f"in {_span(row.expires - time.time())}"),
-    ):
-        print(f"{heading:<14}{value}")
+        ("last used", f"{span(time.time() - row.used)} ago"),
+        ("expires", f"in {span(row.expires - time.time())}"),
+    )
+    print_lines(table(fields))
 
 
 @sessions_app.command()
-def stop(session: Session, *, as_json: Json = False) -> None:
+def stop(session: SessionArgument, *, as_json: JsonOption = False) -> None:
     """Stop a session's container; its files and its conversation stay."""
     import anyio
 
     key, done = anyio.run(_stop, session)
     text = f"{key} is stopped" if done else f"{key} was not running"
-    _say(as_json, {"session": key, "stopped": done}, text)
+    print_either(as_json, {"session": key, "stopped": done}, text)
 
 
 @sessions_app.command()
-def rm(session: Session, *, as_json: Json = False) -> None:
+def rm(session: SessionArgument, *, as_json: JsonOption = False) -> None:
     """Remove a session: its container, its files and its conversation."""
     import anyio
 
     key, done = anyio.run(_remove, session)
     text = f"{key} is removed" if done else f"there was no session {key}"
-    _say(as_json, {"session": key, "removed": done}, text)
+    print_either(as_json, {"session": key, "removed": done}, text)
 
 
 def sessions_table(rows: Sequence[SessionRow], *, now: float) -> Iterator[str]:
     """A heading and a line for each session."""
-    cells = [
-        HEADINGS,
-        *(
-            (
-                row.key.text,
-                row.state,
-                str(row.runs),
-                _ago(now - row.used),
-                f"in {_span(row.expires - now)}",
-            )
-            for row in rows
-        ),
-    ]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(HEADINGS))]
-    for row in cells:
-        yield "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-
-
-def _say(as_json: bool, document: dict[str, object], text: str) -> None:
-    print(json.dumps(document) if as_json else text)
-
-
-def _ago(seconds: float) -> str:
-    return f"{_span(seconds)} ago"
-
-
-def _span(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
+    cells = (
+        (
+            row.key.text,
+            row.state,
+            str(row.runs),
+            f"{span(now - row.used)} ago",
+            f"in {span(row.expires - now)}",
+        )
+        for row in rows
+    )
+    return table([SESSION_HEADINGS, *cells])
 
 
 def _found(rows: Sequence[SessionRow], text: str) -> SessionRow:
@@ -139,8 +120,8 @@ def _key(text: str) -> SessionKey:
 
 
 async def _rows() -> tuple[SessionRow, ...]:
-    from orchestrator.app import living_sessions
     from orchestrator.settings import read_settings
+    from orchestrator.state import living_sessions
 
     return await living_sessions(read_settings())
 

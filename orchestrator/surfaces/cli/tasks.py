@@ -1,4 +1,4 @@
-"""Runs that somebody else holds: see what they ask, answer, decide, wait, steer, cancel.
+"""Runs that any process holds: see what they ask, answer, decide, wait, steer, cancel.
 
 All of it goes through the store, so that it works from any terminal.
 """
@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDir, Json, settings_for
+from orchestrator.surfaces.cli.options import (
+    AgentsDirOption,
+    JsonOption,
+    RunArgument,
+    print_either,
+    settings_for,
+)
+from orchestrator.surfaces.text import cut_json, print_lines, span, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,54 +31,57 @@ if TYPE_CHECKING:
     from orchestrator.engine.tasks.task_book import TaskBook, TaskView, Until
 
 EXIT_NOT_ENDED = 10
-"""Waiting was over before the run: time ran out, or it waits for somebody's word."""
+"""Waiting was over before the run: time ran out, or it waits for an answer or a decision."""
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
-Runs = Annotated[list[str], typer.Argument(metavar="RUN", help="One run or several.")]
-Calls = Annotated[
-    list[str] | None, typer.Argument(metavar="CALL", help="As `orchestrator ask` names it.")
+TERMINAL_INPUT_CHARS = 2000
+"""Of a tool call's input; `pending --json` has all of it."""
+
+RunsArgument = Annotated[list[str], typer.Argument(metavar="RUN", help="One run or several.")]
+CallsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="CALL", help="As `orchestrator pending` names it.")
 ]
-All = Annotated[bool, typer.Option("--all", help="All that wait at this moment.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All that wait at this moment.")]
 
 T = TypeVar("T")
 
 
-def ask(*, as_json: Json = False) -> None:
-    """List the questions and tool calls that wait for somebody's word, of all runs."""
+def pending(*, as_json: JsonOption = False) -> None:
+    """List the questions that wait for an answer and the tool calls that wait to be approved."""
     questions, approvals, agents = _on_book(_asking)
     if as_json:
         print(json.dumps({"questions": _dumped(questions), "approvals": _dumped(approvals)}))
         return
     if not agents:
-        print("nobody asks anything")
-    _write(_ask_lines(questions, approvals, agents))
+        print("nothing waits for an answer")
+    print_lines(_ask_lines(questions, approvals, agents))
 
 
 def reply(
-    run_id: Run,
+    run_id: RunArgument,
     message_id: Annotated[
-        str, typer.Argument(metavar="MESSAGE", help="The question, as `orchestrator ask` names it.")
+        str,
+        typer.Argument(metavar="MESSAGE", help="The question, as `orchestrator pending` names it."),
     ],
     answer: Annotated[str, typer.Argument(help="What the agent is told; - reads it from stdin.")],
     *,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Answer a question that a run has asked."""
     text = sys.stdin.read() if answer == "-" else answer
     _on_book(lambda book: book.reply(run_id, message_id, text, None))
     said = {"run_id": run_id, "message_id": message_id, "answer": text}
-    _say(as_json, said, f"{run_id} has its answer")
+    print_either(as_json, said, f"{run_id} has its answer")
 
 
 def approve(
-    run_id: Run,
-    calls: Calls = None,
+    run_id: RunArgument,
+    calls: CallsArgument = None,
     *,
-    all_: All = False,
+    all_: AllOption = False,
     given: Annotated[
         str, typer.Option("--input", metavar="JSON", help="What runs instead; for one call.")
     ] = "",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Allow tool calls that wait for it."""
     named = _named(run_id, calls, all_)
@@ -85,12 +95,12 @@ def approve(
 
 
 def reject(
-    run_id: Run,
-    calls: Calls = None,
+    run_id: RunArgument,
+    calls: CallsArgument = None,
     *,
-    all_: All = False,
+    all_: AllOption = False,
     why: Annotated[str, typer.Option(metavar="TEXT", help="What the agent is told.")] = "",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Refuse tool calls that wait to be allowed."""
     named = _named(run_id, calls, all_)
@@ -100,21 +110,21 @@ def reject(
     _tell_decided(as_json, run_id, decided)
 
 
-def cancel(run_id: Run, *, as_json: Json = False) -> None:
+def cancel(run_id: RunArgument, *, as_json: JsonOption = False) -> None:
     """End a run, wherever it runs; its container is gone by then."""
     view = _on_book(lambda book: book.cancel(run_id, None, seconds=math.inf))
     document = view.model_dump(mode="json")
-    _say(as_json, document, _ended_line(view))
+    print_either(as_json, document, _ended_line(view))
 
 
 def wait(
-    run_ids: Runs,
+    run_ids: RunsArgument,
     *,
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Not longer than this.")
     ] = None,
     any_: Annotated[bool, typer.Option("--any", help="Until one of them has ended.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Wait until runs have ended, or one of them asks something."""
     from orchestrator.surfaces.cli.runs import EXIT_INTERRUPTED
@@ -128,19 +138,19 @@ def wait(
     if as_json:
         print(json.dumps({"runs": _dumped(views)}))
     else:
-        _write(_ended_line(view) for view in views)
+        print_lines(_ended_line(view) for view in views)
         for view in views:
             agents = {view.run_id: view.agent}
-            _write(_ask_lines(view.questions, view.approvals, agents))
+            print_lines(_ask_lines(view.questions, view.approvals, agents))
     raise typer.Exit(exit_code(views, any_=any_))
 
 
 def resume(
-    run_id: Run,
+    run_id: RunArgument,
     text: Annotated[str, typer.Argument(help="What the agent is told; - reads it from stdin.")],
     *,
-    agents_dir: AgentsDir = None,
-    as_json: Json = False,
+    agents_dir: AgentsDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell an agent something: in the middle of its work, or after it, in its session."""
     from orchestrator.surfaces.cli.run import carry_out
@@ -148,7 +158,9 @@ def resume(
     said = sys.stdin.read() if text == "-" else text
     follow_up = _on_book(lambda book: _tell(book, run_id, said))
     if follow_up is None:
-        _say(as_json, {"run_id": run_id, "told": said}, f"{run_id} is told; `wait` waits for it")
+        print_either(
+            as_json, {"run_id": run_id, "told": said}, f"{run_id} is told; `wait` waits for it"
+        )
         return
     carry_out(settings_for(agents_dir), follow_up, as_json=as_json)
 
@@ -167,10 +179,11 @@ def exit_code(views: Sequence[TaskView], *, any_: bool) -> int:
 def _on_book(do: Callable[[TaskBook], Awaitable[T]]) -> T:
     import anyio
 
-    from orchestrator.surfaces.cli.runs import open_book
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
 
     async def work() -> T:
-        async with open_book() as book:
+        async with open_book(read_settings()) as book:
             return await do(book)
 
     return anyio.run(work)
@@ -192,11 +205,38 @@ async def _tell(book: TaskBook, run_id: str, text: str) -> Task | None:
     return await book.follow_up(run_id, text, None)
 
 
+def question_lines(question: Question, agent: str, now: float) -> Iterator[str]:
+    """A question, and the command that answers it."""
+    left = span(question.deadline - now)
+    yield f"{question.run_id}: {agent} asks ({question.message_id}; answers itself in {left})"
+    yield from _indented(question.question)
+    yield f"  orchestrator reply {question.run_id} {question.message_id} ANSWER"
+
+
+def approval_lines(approval: Approval, agent: str, now: float) -> Iterator[str]:
+    """A tool call, and the commands that decide it."""
+    left = span(approval.deadline - now)
+    tool, call = approval.tool, approval.call_id
+    yield f"{approval.run_id}: {agent} wants to use {tool} ({call}; rejected in {left})"
+    yield from _indented(input_line(approval.input))
+    yield f"  orchestrator approve {approval.run_id} {call}    or reject"
+
+
+def input_line(given: object) -> str:
+    """A tool call's input, which says so if it is not all there."""
+    beginning, more = cut_json(given, TERMINAL_INPUT_CHARS)
+    return f"{beginning}… and {more} characters more (pending --json)" if more else beginning
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"    {line}" for line in visible(text).splitlines())
+
+
 def _named(run_id: str, calls: Sequence[str] | None, all_: bool) -> list[str]:
-    """The calls that somebody has seen; never simply the one that happens to wait."""
+    """The calls that the operator names: the one that waits may not be the one that was read."""
     if bool(calls) == all_:
         raise typer.BadParameter(
-            f"name the calls, or say --all; `orchestrator ask` shows what {run_id} waits for"
+            f"name the calls, or say --all; `orchestrator pending` shows what {run_id} waits for"
         )
     return list(calls or ())
 
@@ -212,15 +252,13 @@ def _object(text: str) -> dict[str, object]:
 
 
 def _tell_decided(as_json: bool, run_id: str, decided: Sequence[Approval]) -> None:
-    from orchestrator.surfaces.cli.answers import shown_input
-
     if as_json:
         print(json.dumps({"run_id": run_id, "approvals": _dumped(decided)}))
         return
     if not decided:
-        print(f"no tool call of {run_id} waits for anybody's word")
-    _write(
-        f"{each.decision}  {each.call_id}  {each.tool} {shown_input(each.new_input or each.input)}"
+        print(f"no tool call of {run_id} waits to be approved")
+    print_lines(
+        f"{each.decision}  {each.call_id}  {each.tool} {input_line(each.new_input or each.input)}"
         for each in decided
     )
 
@@ -228,8 +266,6 @@ def _tell_decided(as_json: bool, run_id: str, decided: Sequence[Approval]) -> No
 def _ask_lines(
     questions: Sequence[Question], approvals: Sequence[Approval], agents: dict[str, str]
 ) -> Iterator[str]:
-    from orchestrator.surfaces.cli.answers import approval_lines, question_lines
-
     for question in questions:
         yield from question_lines(question, agents[question.run_id], time.time())
     for approval in approvals:
@@ -243,18 +279,7 @@ def _ended_line(view: TaskView) -> str:
     return f"{view.run_id}: {view.agent} {view.status}{reason}{took}{more}"
 
 
-def _write(lines: Iterator[str]) -> None:
-    from orchestrator.surfaces.event_lines import visible, write
-
-    for line in lines:
-        write(visible(line), sys.stdout)
-
-
 def _dumped(
     models: Sequence[Question] | Sequence[Approval] | Sequence[TaskView],
 ) -> list[dict[str, object]]:
     return [model.model_dump(mode="json") for model in models]
-
-
-def _say(as_json: bool, document: dict[str, object], text: str) -> None:
-    print(json.dumps(document) if as_json else text)

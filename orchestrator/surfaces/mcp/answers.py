@@ -13,13 +13,10 @@ import mcp.types as t
 from pydantic import BaseModel, ConfigDict
 
 from orchestrator.domain.exchange import Approval
-from orchestrator.domain.result import FINAL, RunResult, RunStatus
-from orchestrator.engine.tasks.tasks import TaskView
+from orchestrator.domain.result import FINAL, RunResult
+from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.errors import OrchestratorError
-from orchestrator.surfaces.event_lines import quoted, shortened, visible
-
-LINE_CHARS = 200
-"""Of one event, in a progress notification or in what is told of a failure."""
+from orchestrator.surfaces.text import LINE_CHARS, cut_json, one_line, quoted, shortened, visible
 
 NAMED_FILES = 20
 """Of what an agent changed, in the text of its result."""
@@ -27,13 +24,13 @@ NAMED_FILES = 20
 NAMED_WARNINGS = 5
 """Of all that was warned of; the document has the rest."""
 
-INPUT_CHARS = 8000
+MODEL_INPUT_CHARS = 8000
 """Of the input of a tool call that waits to be approved; what is longer is said to be cut."""
 
 PROMPT_CHARS = 60
 """Of a prompt in a table."""
 
-HEADINGS = ("Task", "Status", "Agent", "Started", "Seconds", "Prompt")
+TASK_HEADINGS = ("Task", "Status", "Agent", "Started", "Seconds", "Prompt")
 
 
 class RunAnswer(BaseModel):
@@ -67,8 +64,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def told(tool: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R | t.CallToolResult]]:
-    """A tool whose errors are answers: one sentence, and a code for programs."""
+def errors_as_answers(
+    tool: Callable[P, Awaitable[R]],
+) -> Callable[P, Awaitable[R | t.CallToolResult]]:
+    """Have a tool answer with its errors: one sentence, and a code for programs."""
 
     @wraps(tool)
     async def answered(*args: P.args, **kwargs: P.kwargs) -> R | t.CallToolResult:
@@ -110,7 +109,7 @@ def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dic
         "run_id": view.run_id,
         "agent": view.agent,
         "caller": view.caller,
-        "status": _status(view),
+        "status": view.status,
     }
     if view.questions:
         said["questions"] = [
@@ -168,7 +167,7 @@ def next_step(view: TaskView) -> str:
 
 def _standing(view: TaskView) -> Iterator[str]:
     """What is to be said of a run that has not ended."""
-    yield f"{view.agent} is {_status(view)}, run_id {view.run_id}."
+    yield f"{view.agent} is {view.status}, run_id {view.run_id}."
     for question in view.questions:
         yield f"It asks ({question.message_id}):"
         yield from (f"> {line}" for line in visible(question.question).splitlines())
@@ -179,25 +178,12 @@ def _standing(view: TaskView) -> Iterator[str]:
 
 
 def shown_input(call: Approval) -> dict[str, object]:
-    """What an agent wants to do. Nobody should approve what he has not seen: a cut is told."""
-    said = _json(call.input)
-    if len(said) <= INPUT_CHARS:
+    """What an agent wants to do. A caller should approve nothing unseen: it is told of a cut."""
+    beginning, more = cut_json(call.input, MODEL_INPUT_CHARS)
+    if not more:
         return call.input
     where = "get_task_details shows all of it"
-    return {"beginning": said[:INPUT_CHARS], "characters": len(said), "cut": where}
-
-
-def _status(view: TaskView) -> RunStatus:
-    """What it waits for, or has been given, shows a moment before its status says so."""
-    if view.questions:
-        return "waiting_parent_reply"
-    if view.approvals:
-        return "paused"
-    given: dict[RunStatus, RunStatus] = {
-        "waiting_parent_reply": "parent_replied",
-        "paused": "running",
-    }
-    return given.get(view.status, view.status)
+    return {"beginning": beginning, "characters": len(beginning) + more, "cut": where}
 
 
 def _said(result: RunResult) -> str:
@@ -226,11 +212,11 @@ def _failure(result: RunResult) -> Iterator[str]:
 
 
 def _notes(result: RunResult) -> Iterator[str]:
-    """What whoever asked should know besides the answer."""
+    """What the caller should know besides the answer."""
     if result.changed_files:
         yield _of_changes(result)
     if result.denied_hosts:
-        yield f"It was not let to: {', '.join(result.denied_hosts)}."
+        yield f"It was refused: {', '.join(result.denied_hosts)}."
     if result.denied_tools:
         yield f"Tools it was denied: {', '.join(result.denied_tools)}."
     if result.failed_mcp_servers:
@@ -267,7 +253,7 @@ def tasks_answer(views: Sequence[TaskView], **more: object) -> t.CallToolResult:
 
 def tasks_table(views: Sequence[TaskView]) -> str:
     """Tasks as a table in Markdown, for people."""
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(_row(view) for view in views)]
+    rows = [TASK_HEADINGS, ("---",) * len(TASK_HEADINGS), *(_row(view) for view in views)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -280,7 +266,7 @@ def listed(view: TaskView) -> dict[str, object]:
 
 def _in_short(view: TaskView) -> Iterator[str]:
     if view.result is None:
-        yield from _standing(view) if view.asks else (f"{view.agent} {view.run_id}: running",)
+        yield from _standing(view) if view.asks else (f"{view.agent} {view.run_id}: {view.status}",)
     elif view.status == "completed":
         yield f"{view.agent} {view.run_id}: completed"
         yield from (_said(view.result), *_notes(view.result))
@@ -291,7 +277,7 @@ def _in_short(view: TaskView) -> Iterator[str]:
 def _row(view: TaskView) -> tuple[str, ...]:
     started = datetime.fromtimestamp(view.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
     seconds = (view.ended or time.time()) - view.created
-    prompt = " ".join(visible(view.prompt).split()).replace("|", "\\|")
+    prompt = one_line(view.prompt).replace("|", "\\|")
     cells = (view.run_id, view.status, view.agent, started, f"{seconds:.0f}")
     return (*cells, shortened(prompt, PROMPT_CHARS))
 

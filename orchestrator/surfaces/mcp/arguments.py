@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ValidationError
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
-from orchestrator.errors import CallerError, MountRefused
+from orchestrator.errors import CallInvalid, MountRefused
 
 OptionalText = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
 """Many a model writes null for what it leaves out."""
@@ -43,7 +43,7 @@ def strict(tool: Tool) -> Tool:
 
 
 def _terse(schema: Any, left_out: set[str]) -> Any:
-    """The schema without words that tell nobody more than its names do."""
+    """The schema without words that only repeat its names."""
     if isinstance(schema, list):
         return [_terse(each, left_out) for each in schema]
     if not isinstance(schema, dict):
@@ -66,7 +66,7 @@ def asked_task(
     session: str = "",
     after: tuple[str, ...] = (),
 ) -> Task:
-    """A task as the caller asked for it; CallerError for what is wrong with it."""
+    """A task as the caller asked for it; CallInvalid for what is wrong with it."""
     try:
         return Task(
             agent=agent,
@@ -80,7 +80,7 @@ def asked_task(
     except ValidationError as exc:
         said = [(error["loc"][0], error["msg"]) for error in exc.errors()]
         wrong = [f"{name}: {text.removeprefix('Value error, ')}" for name, text in said]
-        raise CallerError("; ".join(wrong)) from exc
+        raise CallInvalid("; ".join(wrong)) from exc
 
 
 def absolute(text: str) -> Path:
@@ -109,7 +109,7 @@ def named_tasks(given: list[str] | str) -> list[str]:
     parts = given.replace(",", " ").split() if isinstance(given, str) else given
     ids = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
     if not ids:
-        raise CallerError("task_ids is empty; give the ids of tasks, such as get_all_tasks lists")
+        raise CallInvalid("task_ids is empty; give the ids of tasks, such as get_all_tasks lists")
     if len(ids) > MAX_IDS:
-        raise CallerError(f"{len(ids)} tasks are too many for one call; give {MAX_IDS} at most")
+        raise CallInvalid(f"{len(ids)} tasks are too many for one call; give {MAX_IDS} at most")
     return ids

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from orchestrator.errors import CallerError
+from orchestrator.errors import CallInvalid
 from orchestrator.surfaces.mcp.arguments import OptionalText
 
 
@@ -37,11 +37,11 @@ class Batch:
         self._tasks = dict(zip(self.names, tasks, strict=True))
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
-            raise CallerError(f"id {twice[0]!r} is there more than once; give each task its own")
+            raise CallInvalid(f"id {twice[0]!r} is there more than once; give each task its own")
         for name, task in self._tasks.items():
             for before in task.depends_on:
                 if before not in self._tasks:
-                    raise CallerError(
+                    raise CallInvalid(
                         f"task {name!r} depends on {before!r}, which is not in this call; known: "
                         f"{', '.join(self.names)}"
                     )
@@ -50,7 +50,7 @@ class Batch:
             self._order = tuple(sorter.static_order())
         except CycleError as exc:
             circle = " -> ".join(reversed(exc.args[1]))
-            raise CallerError(f"these tasks wait for each other: {circle}") from exc
+            raise CallInvalid(f"these tasks wait for each other: {circle}") from exc
 
     def in_order(self) -> Iterator[tuple[str, BatchTask]]:
         """Each after those that it depends on."""

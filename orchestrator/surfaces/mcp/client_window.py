@@ -12,13 +12,13 @@ UNKNOWN_SECONDS = 45.0
 
 CLIENTS: dict[str, float] = {
     # Calls longer than 2 min go into the background, and their progress is not shown any more;
-    # MCP_TOOL_TIMEOUT is far beyond that unless somebody sets it. (docs, 2.1.325; its issue 86464)
+    # MCP_TOOL_TIMEOUT is far beyond that unless the user sets it. (docs, 2.1.325; its issue 86464)
     "claude-code": 100.0,
     # 60 s, whatever is configured, and between 30 and 60 not always. (claude-code issues 22542,
     # 63379, 43791; issue 44032 saw 4 min)
     "claude-ai": 28.0,
     "claude-desktop": 28.0,
-    # tool_timeout_sec, 60 unless somebody sets it.
+    # tool_timeout_sec, 60 unless the user sets it.
     "codex": 45.0,
     # 60 s, the SDK's default.
     "cursor": 45.0,
@@ -29,8 +29,8 @@ CLIENTS: dict[str, float] = {
 """What the name in `clientInfo` begins with, in lower case, and the window; the first that fits.
 
 None of them promises a number: each of these is below what was seen or documented, for the version
-it was seen in, and no version is known that takes less. ORCHESTRATOR_WINDOW_SECONDS is for whoever
-has set another limit in his client.
+it was seen in, and no version is known that takes less. An operator who has
+set another limit in a client sets ORCHESTRATOR_WINDOW_SECONDS.
 """
 
 

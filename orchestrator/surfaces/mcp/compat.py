@@ -18,10 +18,11 @@ from pydantic import Field
 from orchestrator.domain.exchange import Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.service import Service
-from orchestrator.engine.tasks.tasks import Tasks, TaskView
-from orchestrator.errors import CallerError, RunRefused
-from orchestrator.surfaces.event_lines import plain_line, visible
-from orchestrator.surfaces.mcp.answers import next_step, plain, told
+from orchestrator.engine.tasks.task_book import TaskView
+from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.errors import CallInvalid, RunRefused
+from orchestrator.surfaces.event_lines import plain_line
+from orchestrator.surfaces.mcp.answers import errors_as_answers, next_step, plain
 from orchestrator.surfaces.mcp.arguments import (
     OptionalText,
     WhoCalls,
@@ -30,13 +31,12 @@ from orchestrator.surfaces.mcp.arguments import (
     check_known,
     strict,
 )
-from orchestrator.surfaces.mcp.notices import Request
+from orchestrator.surfaces.mcp.notices import McpRequest
+from orchestrator.surfaces.mcp.resources import LAST_EVENTS
+from orchestrator.surfaces.text import visible
 
 RUN = "run_subagent_"
-"""Before the name of an agent. By itself, the tool that such calls go to, which nobody is shown."""
-
-LOG_EVENTS = 1000
-"""The last ones, in one answer."""
+"""Before the name of an agent. By itself, the tool that such calls go to; clients do not see it."""
 
 STATUS: dict[RunStatus, str] = {
     "paused": "running",
@@ -76,7 +76,7 @@ class Compatibility:
         ]
         return [*(tool for tool in tools if tool.name not in functions), *aliases]
 
-    async def serve(self, ctx: Request, call_next: Any) -> Any:
+    async def serve(self, ctx: McpRequest, call_next: Any) -> Any:
         """Middleware: a tool for each agent that this caller may run."""
         if ctx.method == "tools/list":
             result = await call_next(ctx)
@@ -100,7 +100,7 @@ class Compatibility:
         return await call_next(ctx)
 
     def _run(self) -> Any:
-        @told
+        @errors_as_answers
         async def run(
             agent: str,
             input: str,  # noqa: A002 as it is called there
@@ -116,10 +116,10 @@ class Compatibility:
         return run
 
     def _status(self) -> Any:
-        @told
+        @errors_as_answers
         async def check_status(runId: str) -> t.CallToolResult:  # noqa: N803 as it is called there
             """Tell the status of a run, and what it asks."""
-            view = await self._tasks.view(runId, self._who_calls())
+            view = await self._tasks.book.view(runId, self._who_calls())
             result = view.result
             lines = [
                 f"Run ID: {view.run_id}",
@@ -140,21 +140,21 @@ class Compatibility:
         return check_status
 
     def _logs(self) -> Any:
-        @told
+        @errors_as_answers
         async def get_subagent_logs(runId: str) -> t.CallToolResult:  # noqa: N803 the same
             """Tell what happened in a run."""
-            view = await self._tasks.view(runId, self._who_calls())
-            events = await self._service.store.events(runId, limit=LOG_EVENTS, last=True)
+            view = await self._tasks.book.view(runId, self._who_calls())
+            events = await self._service.store.events(runId, limit=LAST_EVENTS, last=True)
             lines = [plain_line(each.at - view.created, each.kind, each.text) for each in events]
             return plain("\n".join(lines))
 
         return get_subagent_logs
 
     def _message(self) -> Any:
-        @told
+        @errors_as_answers
         async def check_message_status(runId: str, messageId: str) -> t.CallToolResult:  # noqa: N803 the same
             """Tell what has become of a question."""
-            await self._tasks.view(runId, self._who_calls())
+            await self._tasks.book.view(runId, self._who_calls())
             question = await self._service.exchanges.question(runId, messageId)
             if question is None:
                 raise RunRefused(f"run {runId} has asked no question {messageId!r}")
@@ -164,7 +164,7 @@ class Compatibility:
         return check_message_status
 
     def _reply(self) -> Any:
-        @told
+        @errors_as_answers
         async def reply_subagent(
             answer: str,
             runId: OptionalText = "",  # noqa: N803 the same
@@ -175,9 +175,9 @@ class Compatibility:
             """Answer a question of a subagent."""
             run, message, caller = runId or run_id, messageId or message_id, self._who_calls()
             if not (run and message):
-                raise CallerError("runId and messageId are needed: which question is it?")
-            await self._tasks.reply(run, message, answer, caller)
-            view = await self._tasks.view(run, caller)
+                raise CallInvalid("runId and messageId are needed: which question is it?")
+            await self._tasks.book.reply(run, message, answer, caller)
+            view = await self._tasks.book.view(run, caller)
             said = "Reply successfully recorded."
             metadata = await self._metadata(view)
             return plain(said, {"success": True, "message": said, "updatedMetadata": metadata})
@@ -185,14 +185,14 @@ class Compatibility:
         return reply_subagent
 
     def _update(self) -> Any:
-        @told
+        @errors_as_answers
         async def update_status(
             runId: str,  # noqa: N803 the same
             status: Literal["success", "error", "running", "completed"],
             summary: OptionalText = "",  # noqa: ARG001 there is no place for it
         ) -> t.CallToolResult:
             """Tell the status of a run that is what it is told to be; refuse any other."""
-            view = await self._tasks.view(runId, self._who_calls())
+            view = await self._tasks.book.view(runId, self._who_calls())
             now = _status(view)
             if now != ("success" if status == "completed" else status):
                 raise RunRefused(

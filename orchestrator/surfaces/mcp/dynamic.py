@@ -10,8 +10,8 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field, ValidationError
 
 from orchestrator.access import Wish
-from orchestrator.errors import CallerError
-from orchestrator.surfaces.mcp.answers import RunAnswer, told
+from orchestrator.errors import CallInvalid
+from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers
 from orchestrator.surfaces.mcp.arguments import OptionalText, WhoCalls, asked_task, strict
 from orchestrator.surfaces.mcp.waiting import Waiting
 
@@ -22,7 +22,7 @@ MAX_STEPS = 30
 def dynamic_tool(template: str, waiting: Waiting, who_calls: WhoCalls) -> Tool:
     """For agents that are the template, made smaller."""
 
-    @told
+    @errors_as_answers
     async def dynamic_subagent_task(
         description: Annotated[str, Field(description="The task in a few words")],
         instructions: Annotated[str, Field(description="All that it has to know to do it")],
@@ -46,7 +46,7 @@ def dynamic_tool(template: str, waiting: Waiting, who_calls: WhoCalls) -> Tool:
             )
         except ValidationError as exc:
             wrong = [f"{error['loc'][0]}: {error['msg']}" for error in exc.errors()]
-            raise CallerError("; ".join(wrong)) from exc
+            raise CallInvalid("; ".join(wrong)) from exc
         return await waiting.run(ctx, task, wish=wish)
 
     runs = t.ToolAnnotations(title="Make a subagent", destructive_hint=False, open_world_hint=True)

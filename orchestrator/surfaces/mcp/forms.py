@@ -8,8 +8,8 @@ import mcp.types as t
 from pydantic import BaseModel, Field
 
 from orchestrator.domain.exchange import Approval, Question
-from orchestrator.surfaces.event_lines import visible
 from orchestrator.surfaces.mcp.answers import shown_input
+from orchestrator.surfaces.text import visible
 
 
 class PersonsAnswer(BaseModel):

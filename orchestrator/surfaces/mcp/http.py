@@ -21,14 +21,14 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from orchestrator.app import open_orchestrator
+from orchestrator.app import open_tasks
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.server import build_server
 
-GRACE_SECONDS = 2
+LAST_ANSWERS_SECONDS = 2
 """For answers that are under way when the server is told to stop."""
 
 SCOPE = "run"
@@ -41,7 +41,7 @@ async def serve(settings: Settings, address: str) -> None:
     host, port = _checked(settings, address)
     with _bound(host, port) as listener:
         port = listener.getsockname()[1]
-        async with open_orchestrator(settings) as service, Tasks(service) as runs:
+        async with open_tasks(settings) as (service, runs):
             await _serve(settings, service, runs, listener, _url(host, port))
 
 
@@ -56,7 +56,9 @@ async def _serve(
         return JSONResponse({"ok": True})
 
     app = server.streamable_http_app(transport_security=_allowed_hosts(settings, url))
-    web = _Web(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS))
+    web = _Web(
+        uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_ANSWERS_SECONDS)
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, web)
         tasks.start_soon(watch)

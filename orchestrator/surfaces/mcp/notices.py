@@ -15,15 +15,16 @@ from mcp.server.connection import Connection
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourceUpdated, ToolsListChanged
 
 from orchestrator.engine.service import Service
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import StoreFailed
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-"""How often agents/, and the runs that somebody watches, are looked at."""
+WATCHED_SECONDS = 1.0
+"""How often agents/, and the runs that clients watch, are looked at."""
 
-TELL_SECONDS = 5.0
-"""For one client to take the notice of a change; who does not read misses it."""
+NOTICE_SECONDS = 5.0
+"""For one client to take the notice of a change; a client that does not read misses it."""
 
 MODERN_ERA = "2026"
 """Versions below have sessions: they take notices on them, and requests of ours in the middle of a
@@ -33,10 +34,10 @@ call. Later ones subscribe, and are called again.
 MAX_WATCHED = 200
 """Of resources, for one client."""
 
-Request = ServerRequestContext[Any]
+McpRequest = ServerRequestContext[Any]
 
 
-def is_modern(ctx: Request) -> bool:
+def is_modern(ctx: McpRequest) -> bool:
     """Whether the client speaks a version without sessions."""
     return ctx.protocol_version >= MODERN_ERA
 
@@ -49,8 +50,8 @@ class ChangeNotices:
         self._bus = bus
         self._connections: WeakSet[Connection] = WeakSet()
 
-    async def remember(self, ctx: Request, call_next: Any) -> Any:
-        """Middleware: know whom to tell, and promise it in the handshake."""
+    async def remember(self, ctx: McpRequest, call_next: Any) -> Any:
+        """Middleware: know which clients to tell, and promise it in the handshake."""
         if not is_modern(ctx):
             self._connections.add(_connection(ctx))
         result = await call_next(ctx)
@@ -65,7 +66,7 @@ class ChangeNotices:
         seen = self._agents.version
         async with anyio.create_task_group() as tasks:
             while True:
-                await anyio.sleep(LOOK_SECONDS)
+                await anyio.sleep(WATCHED_SECONDS)
                 self._agents.current()
                 if self._agents.version == seen:
                     continue
@@ -77,17 +78,20 @@ class ChangeNotices:
 
 
 class RunNotices:
-    """When something has happened in a run, for those who subscribed to its resources."""
+    """When something has happened in a run, for clients that subscribed to its resources."""
 
-    def __init__(self, service: Service, bus: InMemorySubscriptionBus) -> None:
+    def __init__(self, service: Service, tasks: Tasks, bus: InMemorySubscriptionBus) -> None:
         self._service = service
+        self._tasks = tasks
         self._bus = bus
         self._listened: Counter[str] = Counter()
         """Resources that streams of the newer era are about."""
         self._subscribed: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
         self._seen: dict[str, object] = {}
+        self._look: tuple[int, frozenset[str]] = (0, frozenset())
+        """Version of the store and watched resources at the last look."""
 
-    async def listening(self, uris: Iterable[str], ctx: Request, call_next: Any) -> Any:
+    async def listening(self, uris: Iterable[str], ctx: McpRequest, call_next: Any) -> Any:
         """Serve a stream of the newer era: as long as it is open, these are watched."""
         mine = Counter(set(uris))
         self._listened += mine
@@ -96,14 +100,16 @@ class RunNotices:
         finally:
             self._listened -= mine
 
-    async def subscribe(self, ctx: Request, params: t.SubscribeRequestParams) -> t.EmptyResult:
+    async def subscribe(self, ctx: McpRequest, params: t.SubscribeRequestParams) -> t.EmptyResult:
         """The older era's way; whether this caller may has been checked."""
         watched = self._subscribed.setdefault(_connection(ctx), set())
         if len(watched) < MAX_WATCHED:
             watched.add(str(params.uri))
         return t.EmptyResult()
 
-    async def unsubscribe(self, ctx: Request, params: t.UnsubscribeRequestParams) -> t.EmptyResult:
+    async def unsubscribe(
+        self, ctx: McpRequest, params: t.UnsubscribeRequestParams
+    ) -> t.EmptyResult:
         self._subscribed.get(_connection(ctx), set()).discard(str(params.uri))
         return t.EmptyResult()
 
@@ -120,30 +126,28 @@ class RunNotices:
                                 tasks.start_soon(_tell, connection.send_resource_updated, uri)
                 except StoreFailed as exc:
                     log.warning("runs cannot be watched: %s", exc)
-                with anyio.move_on_after(LOOK_SECONDS):
+                with anyio.move_on_after(WATCHED_SECONDS):
                     await changed.wait()
 
     async def _changed(self, run_of: Callable[[str], str]) -> list[str]:
-        """What is not as it was when it was last looked at."""
-        watched = set(self._listened).union(*self._subscribed.values())
+        """The watched resources whose run is not as it was at the last look."""
+        watched = frozenset(self._listened).union(*self._subscribed.values())
+        look = (await self._service.store.version(), watched)
+        if look == self._look:  # nothing at all has been written since
+            return []
+        self._look = look
+        runs = {run_of(uri) for uri in watched}
+        versions = await self._tasks.book.versions(runs) if runs else {}
         before = self._seen
-        self._seen = {uri: await self._version(run_of(uri)) for uri in watched}
+        self._seen = {uri: versions.get(run_of(uri)) for uri in watched}
         return [uri for uri, now in self._seen.items() if before.get(uri, now) != now]
 
-    async def _version(self, run_id: str) -> object:
-        """Something that is another one when anything has happened."""
-        return await self._service.store.select(
-            "SELECT status, (SELECT max(seq) FROM events WHERE events.run_id = runs.run_id) "
-            "FROM runs WHERE run_id = ?",
-            run_id,
-        )
 
-
-def _connection(ctx: Request) -> Connection:
+def _connection(ctx: McpRequest) -> Connection:
     # ctx.session is made for each request and gone after it; the connection stays.
     return ctx.session._connection  # noqa: SLF001 there is no public way
 
 
 async def _tell(send: Callable[..., Awaitable[None]], *args: object) -> None:
-    with anyio.move_on_after(TELL_SECONDS):
+    with anyio.move_on_after(NOTICE_SECONDS):
         await send(*args)

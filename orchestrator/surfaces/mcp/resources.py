@@ -1,4 +1,4 @@
-"""Runs and their logs as MCP resources: listed, read, and watched by whoever started them."""
+"""Runs and their logs as MCP resources: listed, read and watched by their caller."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import CallerError, OrchestratorError, RunNotFound
-from orchestrator.surfaces.event_lines import shortened, visible
+from orchestrator.errors import CallInvalid, OrchestratorError, RunNotFound
 from orchestrator.surfaces.mcp.answers import details
 from orchestrator.surfaces.mcp.arguments import WhoCalls
-from orchestrator.surfaces.mcp.notices import MAX_WATCHED, Request, RunNotices
+from orchestrator.surfaces.mcp.notices import MAX_WATCHED, McpRequest, RunNotices
+from orchestrator.surfaces.text import one_line, shortened
 
-PREFIX = "orchestrator://runs/"
+RUN_URI = "orchestrator://runs/"
 
-LOGS = "/logs"
+LOGS_URI = "/logs"
 
 LISTED = 20
 """Of the newest runs."""
 
 TITLE_CHARS = 60
 
-LOG_EVENTS = 1000
-"""The last ones, in the resource of a log; all of them: get_logs."""
+LAST_EVENTS = 1000
+"""Of a run, in an answer that has no cursor; get_logs tells all of them."""
 
 
 class RunResources:
@@ -46,23 +46,23 @@ class RunResources:
     def add_to(self, server: MCPServer[Any]) -> None:
         """Register what can be read and subscribed to."""
 
-        @server.resource(PREFIX + "{run_id}", mime_type="application/json")
+        @server.resource(RUN_URI + "{run_id}", mime_type="application/json")
         async def run(run_id: str) -> str:
             """A run: its status, what it waits for, its result."""
             try:
-                view = await self._tasks.view(run_id, self._who_calls())
+                view = await self._tasks.book.view(run_id, self._who_calls())
             except RunNotFound as exc:
                 raise ResourceNotFoundError(str(exc)) from exc
             return json.dumps(details(view), ensure_ascii=False)
 
-        @server.resource(PREFIX + "{run_id}" + LOGS, mime_type="application/jsonl")
+        @server.resource(RUN_URI + "{run_id}" + LOGS_URI, mime_type="application/jsonl")
         async def run_logs(run_id: str) -> str:
             """What happened in a run, an event on each line."""
             try:
-                await self._tasks.view(run_id, self._who_calls())
+                await self._tasks.book.view(run_id, self._who_calls())
             except RunNotFound as exc:
                 raise ResourceNotFoundError(str(exc)) from exc
-            events = await self._service.store.events(run_id, limit=LOG_EVENTS, last=True)
+            events = await self._service.store.events(run_id, limit=LAST_EVENTS, last=True)
             return "\n".join(event.model_dump_json(exclude={"run_id"}) for event in events)
 
         low = server._lowlevel_server  # noqa: SLF001 its public face has no way for older clients
@@ -73,8 +73,8 @@ class RunResources:
             "resources/unsubscribe", t.UnsubscribeRequestParams, self._notices.unsubscribe
         )
 
-    async def serve(self, ctx: Request, call_next: Any) -> Any:
-        """Middleware: list the caller's runs, and let nobody watch another's."""
+    async def serve(self, ctx: McpRequest, call_next: Any) -> Any:
+        """Middleware: list the caller's runs, and refuse to watch those of another."""
         if ctx.method == "resources/list":
             result = await call_next(ctx)
             return {**result, "resources": [*result["resources"], *(await self._listed())]}
@@ -92,16 +92,16 @@ class RunResources:
         await self._notices.watch(run_of)
 
     async def _listed(self) -> list[dict[str, object]]:
-        found = await self._tasks.list(self._who_calls(), limit=LISTED)
+        found = await self._tasks.book.list(self._who_calls(), limit=LISTED)
         resources: list[dict[str, object]] = []
         for view in found:
-            title = shortened(" ".join(visible(view.prompt).split()), TITLE_CHARS)
+            title = shortened(one_line(view.prompt), TITLE_CHARS)
             said = f"{view.agent}, {view.status}: {title}"
-            uri = f"{PREFIX}{view.run_id}"
+            uri = f"{RUN_URI}{view.run_id}"
             resources += [
                 {"uri": uri, "name": view.run_id, "title": said, "mimeType": "application/json"},
                 {
-                    "uri": uri + LOGS,
+                    "uri": uri + LOGS_URI,
                     "name": f"{view.run_id} logs",
                     "title": f"What happened in {view.run_id}",
                     "mimeType": "application/jsonl",
@@ -112,16 +112,16 @@ class RunResources:
     async def _check(self, uris: list[str]) -> None:
         try:
             if len(uris) > MAX_WATCHED:
-                raise CallerError(f"not more than {MAX_WATCHED} resources can be watched at once")
+                raise CallInvalid(f"not more than {MAX_WATCHED} resources can be watched at once")
             for uri in uris:
-                await self._tasks.view(run_of(uri), self._who_calls())
+                await self._tasks.book.view(run_of(uri), self._who_calls())
         except OrchestratorError as exc:
             raise MCPError(code=t.INVALID_PARAMS, message=str(exc)) from exc
 
 
 def run_of(uri: str) -> str:
     """The run that a resource is about."""
-    return uri.removeprefix(PREFIX).removesuffix(LOGS)
+    return uri.removeprefix(RUN_URI).removesuffix(LOGS_URI)
 
 
 def _wanted(params: Mapping[str, object]) -> list[str]:

@@ -19,8 +19,7 @@ from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import MountRefused
 from orchestrator.settings import Settings
-from orchestrator.surfaces.event_lines import quoted
-from orchestrator.surfaces.mcp.answers import RunAnswer, plain, told
+from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers, plain
 from orchestrator.surfaces.mcp.arguments import (
     OptionalFlag,
     OptionalText,
@@ -37,6 +36,7 @@ from orchestrator.surfaces.mcp.resources import RunResources
 from orchestrator.surfaces.mcp.task_extension import TaskExtension
 from orchestrator.surfaces.mcp.tasks import BIG, task_tools
 from orchestrator.surfaces.mcp.waiting import Waiting
+from orchestrator.surfaces.text import quoted
 from orchestrator.workspace.applying.apply import Applied
 
 INSTRUCTIONS = (
@@ -57,7 +57,7 @@ def build_server(
     """The server, and what has to run beside it to tell its clients what has changed."""
     bus = InMemorySubscriptionBus()
     agents = ChangeNotices(service, bus)
-    runs = RunResources(service, tasks, who_calls, RunNotices(service, bus))
+    runs = RunResources(service, tasks, who_calls, RunNotices(service, tasks, bus))
     waiting = Waiting(service, tasks, settings.window_seconds)
     compat = Compatibility(service, tasks, who_calls) if settings.compatibility else None
     extension = TaskExtension(tasks, who_calls, settings.keep_days)
@@ -105,7 +105,7 @@ def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool
         agents = agents_for(service, who_calls())
         return {"agents": [{"name": a.name, "description": a.description} for a in agents]}
 
-    @told
+    @errors_as_answers
     async def run_subagent(
         agent_name: Annotated[str, Field(description="The agent to run")],
         prompt: Annotated[str, Field(description="The task, complete: it knows nothing else")],
@@ -127,7 +127,7 @@ def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool
         check_known(service, task)
         return await waiting.run(ctx, task, background=background)
 
-    @told
+    @errors_as_answers
     async def apply_changes(
         run_id: Annotated[str, Field(description="The run whose changes are to be applied")],
         dry_run: Annotated[bool, Field(description="Only say what would be done")] = False,
@@ -135,7 +135,7 @@ def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool
         """Apply to the workspace what an agent changed in its copy; all of it, or nothing."""
         return await _apply(service, who_calls(), run_id, dry_run)
 
-    @told
+    @errors_as_answers
     async def delegate_task(
         agent: Annotated[str, Field(description="The agent to run")],
         task: Annotated[str, Field(description="The task, complete: it knows nothing else")],
@@ -171,7 +171,7 @@ async def _apply(service: Service, caller: str, run_id: str, dry_run: bool) -> t
 
 
 def _describe_agents(service: Service, who_calls: WhoCalls) -> Any:
-    """The tools' descriptions list the agents of this moment: nobody maintains a list by hand."""
+    """Middleware: the descriptions of some tools list the agents of this moment."""
 
     async def describe(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
         result = await call_next(ctx)

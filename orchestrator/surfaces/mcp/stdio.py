@@ -9,8 +9,7 @@ import sys
 import anyio
 from mcp.server.stdio import stdio_server
 
-from orchestrator.app import open_orchestrator
-from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.app import open_tasks
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.server import build_server
 
@@ -18,7 +17,7 @@ from orchestrator.surfaces.mcp.server import build_server
 async def serve(settings: Settings) -> None:
     """Serve until stdin ends, SIGTERM or SIGINT; runs under way are cancelled, containers gone."""
     async with stdio_server() as (reader, writer), anyio.create_task_group() as tasks:
-        async with open_orchestrator(settings) as service, Tasks(service) as runs:
+        async with open_tasks(settings) as (service, runs):
             server, watch = build_server(service, runs, lambda: settings.caller, settings)
             low = server._lowlevel_server  # noqa: SLF001 its public run() minds no signal
             options = low.create_initialization_options()

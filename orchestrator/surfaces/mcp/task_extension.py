@@ -6,7 +6,7 @@ restart too, and our own tools work on it as well. The client asks for it until 
 has its person answer what the agent asks meanwhile.
 
 With `background: true` the answer stays what it is: many clients wait for a task inside the call,
-and whoever said `background` wants to go on at once.
+and a caller that said `background` wants to go on at once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, WAITING
-from orchestrator.engine.tasks.tasks import Tasks, TaskView
+from orchestrator.engine.tasks.task_book import TaskView
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OrchestratorError, RunNotFound, RunRefused
-from orchestrator.surfaces.event_lines import event_line, shortened
+from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers import run_answer
 from orchestrator.surfaces.mcp.arguments import OptionalFlag, WhoCalls
 from orchestrator.surfaces.mcp.forms import (
@@ -37,14 +38,15 @@ from orchestrator.surfaces.mcp.forms import (
     can_ask,
     question_form,
 )
-from orchestrator.surfaces.mcp.notices import Request
+from orchestrator.surfaces.mcp.notices import McpRequest
+from orchestrator.surfaces.text import shortened
 
 log = logging.getLogger(__name__)
 
 STARTS = frozenset(("run_subagent", "delegate_task", "dynamic_subagent_task"))
 """Tools that start one run. Those that wait for what is there already make no task of it again."""
 
-VERSIONS = frozenset(("2026-07-28",))
+TASK_VERSIONS = frozenset(("2026-07-28",))
 """Of the protocol: earlier ones have no way to answer a call with a task."""
 
 POLL_MS = 1000
@@ -52,7 +54,7 @@ POLL_MS = 1000
 
 DAY_MS = 86_400_000
 
-Wire = dict[str, Any]
+WireDocument = dict[str, Any]
 """As it is sent."""
 
 FLAG: TypeAdapter[bool] = TypeAdapter(OptionalFlag)
@@ -82,13 +84,13 @@ class TaskExtension(Extension):
 
     def methods(self) -> Sequence[MethodBinding]:
         return [
-            MethodBinding("tasks/get", TaskParams, self._served(self._get), VERSIONS),
-            MethodBinding("tasks/update", UpdateParams, self._served(self._update), VERSIONS),
-            MethodBinding("tasks/cancel", TaskParams, self._served(self._cancel), VERSIONS),
+            MethodBinding("tasks/get", TaskParams, self._served(self._get), TASK_VERSIONS),
+            MethodBinding("tasks/update", UpdateParams, self._served(self._update), TASK_VERSIONS),
+            MethodBinding("tasks/cancel", TaskParams, self._served(self._cancel), TASK_VERSIONS),
         ]
 
     async def intercept_tool_call(
-        self, params: t.CallToolRequestParams, ctx: Request, call_next: CallNext
+        self, params: t.CallToolRequestParams, ctx: McpRequest, call_next: CallNext
     ) -> HandlerResult:
         """The answer that a run goes on -> a task. Any other answer stays what it is."""
         result = await call_next(ctx)
@@ -100,8 +102,8 @@ class TaskExtension(Extension):
         view = await self._view(run_id)
         return {"resultType": "task", **await self._task(view, _status(view, ctx))}
 
-    async def serve(self, ctx: Request, call_next: Any) -> Any:
-        """Middleware: who wants to be told of tasks must declare them. (We tell nobody: ask.)"""
+    async def serve(self, ctx: McpRequest, call_next: Any) -> Any:
+        """Middleware: refuse to notify a client of tasks that does not declare them."""
         wanted = (ctx.params or {}).get("notifications")
         asked = isinstance(wanted, Mapping) and wanted.get("taskIds")
         if ctx.method == "subscriptions/listen" and asked:
@@ -111,9 +113,9 @@ class TaskExtension(Extension):
     # The methods
 
     def _served(
-        self, method: Callable[[Request, Any], Awaitable[Wire]]
-    ) -> Callable[[Request, Any], Awaitable[Wire]]:
-        async def served(ctx: Request, params: TaskParams) -> Wire:
+        self, method: Callable[[McpRequest, Any], Awaitable[WireDocument]]
+    ) -> Callable[[McpRequest, Any], Awaitable[WireDocument]]:
+        async def served(ctx: McpRequest, params: TaskParams) -> WireDocument:
             require_client_extension(ctx, self.identifier)
             _check_header(ctx, params.task_id)
             try:
@@ -125,7 +127,7 @@ class TaskExtension(Extension):
 
         return served
 
-    async def _get(self, ctx: Request, params: TaskParams) -> Wire:
+    async def _get(self, ctx: McpRequest, params: TaskParams) -> WireDocument:
         view = await self._view(params.task_id)
         status = _status(view, ctx)
         task = await self._task(view, status)
@@ -137,7 +139,7 @@ class TaskExtension(Extension):
             task["inputRequests"] = {key: _wire(form) for key, form in forms.items()}
         return task
 
-    async def _update(self, _: Request, params: UpdateParams) -> Wire:
+    async def _update(self, _: McpRequest, params: UpdateParams) -> WireDocument:
         """Answers to what is not open any more, or never was, are nothing to complain about."""
         view = await self._view(params.task_id)
         asked: list[Question | Approval] = [*view.questions, *view.approvals]
@@ -149,11 +151,11 @@ class TaskExtension(Extension):
         for each, response in given:
             try:
                 await self._deliver(each, response)
-            except RunRefused as exc:  # somebody was faster, or the run has ended
+            except RunRefused as exc:  # answered elsewhere, or the run has ended
                 log.info("a person's answer is not used: %s", exc)
         return {}
 
-    async def _cancel(self, _: Request, params: TaskParams) -> Wire:
+    async def _cancel(self, _: McpRequest, params: TaskParams) -> WireDocument:
         await self._tasks.cancel(params.task_id, self._who_calls())
         return {}
 
@@ -162,9 +164,9 @@ class TaskExtension(Extension):
     ) -> None:
         caller = self._who_calls()
         if isinstance(asked, Question) and isinstance(response, PersonsAnswer):
-            await self._tasks.reply(asked.run_id, asked.message_id, response.answer, caller)
+            await self._tasks.book.reply(asked.run_id, asked.message_id, response.answer, caller)
         elif isinstance(asked, Approval) and isinstance(response, PersonsDecision):
-            await self._tasks.decide(
+            await self._tasks.book.decide(
                 asked.run_id,
                 caller,
                 approve=[asked.call_id] if response.approve else [],
@@ -174,18 +176,18 @@ class TaskExtension(Extension):
 
     # What a task looks like
 
-    def _declared_by(self, ctx: Request) -> bool:
+    def _declared_by(self, ctx: McpRequest) -> bool:
         """By this very request: in the newer era each says what its client can do."""
         capabilities = ctx.session.client_capabilities
         declared = capabilities.extensions if capabilities is not None else None
-        return ctx.protocol_version in VERSIONS and self.identifier in (declared or {})
+        return ctx.protocol_version in TASK_VERSIONS and self.identifier in (declared or {})
 
     async def _view(self, run_id: str) -> TaskView:
         """As it is now: also if the orchestrator that had it has died."""
-        (view,) = await self._tasks.wait([run_id], self._who_calls(), seconds=0)
+        (view,) = await self._tasks.book.wait([run_id], self._who_calls(), seconds=0)
         return view
 
-    async def _task(self, view: TaskView, status: str) -> Wire:
+    async def _task(self, view: TaskView, status: str) -> WireDocument:
         at, last = await self._last_event(view)
         if view.asks:
             said = _text(run_answer(view))
@@ -207,18 +209,13 @@ class TaskExtension(Extension):
 
     async def _last_event(self, view: TaskView) -> tuple[float, str]:
         """When something happened last, and what."""
-        rows = await self._tasks.store.select(
-            "SELECT at, kind, text FROM events WHERE run_id = ? ORDER BY seq DESC LIMIT 1",
-            view.run_id,
-        )
-        if not rows:
-            return view.created, ""
-        at, kind, text = rows[0]
-        line = event_line(kind, text)
-        return float(at), shortened(f"{view.agent} {line.label}: {line.text}")
+        for event in await self._tasks.book.store.events(view.run_id, limit=1, last=True):
+            line = event_line(event.kind, event.text)
+            return event.at, shortened(f"{view.agent} {line.label}: {line.text}")
+        return view.created, ""
 
 
-def _status(view: TaskView, ctx: Request) -> str:
+def _status(view: TaskView, ctx: McpRequest) -> str:
     """What the protocol calls it.
 
     A run that failed is a task that completed, with a result that is an error. A client that cannot
@@ -248,10 +245,10 @@ def _key(asked: Question | Approval) -> str:
 
 
 def _response(asked: Question | Approval, given: object) -> PersonsAnswer | PersonsDecision | None:
-    """What a person has said; nothing, if he left it to others.
+    """What a person has said; None leaves it to the caller's tools.
 
-    Who will not answer a question leaves it to the caller's tools. Who will not allow a tool call
-    has decided; who only closed its form has not.
+    A person who declines a question leaves it to them. One who declines a tool call has decided;
+    one who only closed its form has not.
     """
     form: type[PersonsAnswer | PersonsDecision]
     form = PersonsAnswer if isinstance(asked, Question) else PersonsDecision
@@ -268,7 +265,7 @@ def _response(asked: Question | Approval, given: object) -> PersonsAnswer | Pers
     return None
 
 
-def _check_header(ctx: Request, task_id: str) -> None:
+def _check_header(ctx: McpRequest, task_id: str) -> None:
     """Over HTTP, what is between us and the client may have gone by the header."""
     headers = getattr(ctx.request, "headers", None) or {}
     named = headers.get(MCP_NAME_HEADER)
@@ -278,7 +275,7 @@ def _check_header(ctx: Request, task_id: str) -> None:
         )
 
 
-def _wire(model: BaseModel) -> Wire:
+def _wire(model: BaseModel) -> WireDocument:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 

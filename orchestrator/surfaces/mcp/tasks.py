@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import mcp.types as t
 from mcp.server.mcpserver import Context
@@ -11,23 +11,24 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from orchestrator.domain.events import Event
-from orchestrator.domain.result import FINAL, RunStatus
+from orchestrator.domain.result import FINAL
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
+from orchestrator.engine.tasks.task_book import named_statuses
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import CallerError, RunRefused
+from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers import (
     RunAnswer,
     TasksAnswer,
     details,
+    errors_as_answers,
     listed,
     plain,
     run_answer,
     tasks_answer,
     tasks_table,
-    told,
 )
 from orchestrator.surfaces.mcp.arguments import (
     MAX_IDS,
@@ -40,12 +41,12 @@ from orchestrator.surfaces.mcp.arguments import (
     strict,
 )
 from orchestrator.surfaces.mcp.batch import Batch, BatchTask
-from orchestrator.surfaces.mcp.waiting import Reply, Waiting
+from orchestrator.surfaces.mcp.waiting import ToolReply, Waiting
 
-LOG_EVENTS = 200
+LOG_PAGE_EVENTS = 200
 """In one answer of get_logs."""
 
-LOG_CHARS = 60_000
+LOG_PAGE_CHARS = 60_000
 """Of their text, together; more is put aside in a file by some clients, unread."""
 
 MAX_LISTED = 200
@@ -60,7 +61,7 @@ TaskId = Annotated[str, Field(description="As run_subagent or get_all_tasks tell
 
 
 def task_tools(service: Service, tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> list[Tool]:
-    """All of them, for the runs of whoever calls."""
+    """All of them, for the runs of the caller."""
     looks = t.ToolAnnotations(read_only_hint=True, open_world_hint=False)
     acts = t.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
     ends = t.ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -79,7 +80,7 @@ def task_tools(service: Service, tasks: Tasks, waiting: Waiting, who_calls: WhoC
 def _several(
     service: Service, engine: Tasks, waiting: Waiting, who_calls: WhoCalls
 ) -> dict[str, Any]:
-    @told
+    @errors_as_answers
     async def run_subagents(
         tasks: Annotated[
             list[BatchTask], Field(description="What to run", min_length=1, max_length=MAX_IDS)
@@ -118,7 +119,7 @@ def _several(
             raise
         return [made[name].run_id for name in batch.names]
 
-    @told
+    @errors_as_answers
     async def wait_for_tasks(
         task_ids: Annotated[
             list[str] | str, Field(description="A list, or a text with blanks between")
@@ -136,7 +137,7 @@ def _several(
         found = await waiting.follow(wait, named_tasks(task_ids), until=until or "all")
         return found if isinstance(found, t.InputRequiredResult) else tasks_answer(found)
 
-    @told
+    @errors_as_answers
     async def get_all_tasks(
         status: Annotated[OptionalText, Field(description="One or more, with blanks")] = "",
         agent: Annotated[OptionalText, Field(description="Only tasks of this one")] = "",
@@ -145,8 +146,9 @@ def _several(
         ] = None,
     ) -> t.CallToolResult:
         """List your tasks, the newest first."""
-        found = await engine.list(
-            who_calls(), statuses=_statuses(status), agent=agent, limit=limit or 20
+        statuses = named_statuses(status.replace(",", " ").split())
+        found = await engine.book.list(
+            who_calls(), statuses=statuses, agent=agent, limit=limit or 20
         )
         return plain(
             tasks_table(found) if found else "There are no such tasks.",
@@ -161,14 +163,14 @@ def _several(
 
 
 def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
-    @told
+    @errors_as_answers
     async def get_task_details(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """Tell all that is known of a task: its result, what it waits for, what it was asked."""
-        view = await tasks.view(task_id, who_calls())
+        view = await tasks.book.view(task_id, who_calls())
         answer = run_answer(view)
         return t.CallToolResult(content=answer.content, structured_content=details(view))
 
-    @told
+    @errors_as_answers
     async def get_logs(
         run_id: TaskId,
         cursor: Annotated[
@@ -177,13 +179,13 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         ] = None,
     ) -> t.CallToolResult:
         """Tell what happened in a run, from a cursor on."""
-        view = await tasks.view(run_id, who_calls())
-        events = await service.store.events(run_id, after=cursor or 0, limit=LOG_EVENTS + 1)
+        view = await tasks.book.view(run_id, who_calls())
+        events = await service.store.events(run_id, after=cursor or 0, limit=LOG_PAGE_EVENTS + 1)
         shown: list[Event] = []
         chars = 0
-        for event in events[:LOG_EVENTS]:
+        for event in events[:LOG_PAGE_EVENTS]:
             chars += len(event.text)
-            if shown and chars > LOG_CHARS:
+            if shown and chars > LOG_PAGE_CHARS:
                 break
             shown.append(event)
         more = len(shown) < len(events)
@@ -198,7 +200,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         said = f"cursor {document['cursor']}{', and more' * more}"
         return plain(f"{line}\n({said})" if line else f"(nothing new, {said})", document)
 
-    @told
+    @errors_as_answers
     async def cancel_task(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """End a task; what it had done is kept."""
         view = await tasks.cancel(task_id, who_calls())
@@ -211,14 +213,14 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
 
 
 def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]:
-    async def go_on(ctx: Context[Any], run_id: str, wait: bool) -> Reply:
+    async def go_on(ctx: Context[Any], run_id: str, wait: bool) -> ToolReply:
         begun = await waiting.begin(ctx, who_calls())
         if not wait:
             begun.at_most(0)
         found = await waiting.follow(begun, begun.runs or [run_id])
         return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
 
-    @told
+    @errors_as_answers
     async def reply_subagent(
         run_id: TaskId,
         message_id: Annotated[str, Field(description="The question's")],
@@ -228,10 +230,10 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
     ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
         """Answer a question of a subagent."""
         if ctx.request_state is None:
-            await tasks.reply(run_id, message_id, answer, who_calls())
+            await tasks.book.reply(run_id, message_id, answer, who_calls())
         return await go_on(ctx, run_id, wait)
 
-    @told
+    @errors_as_answers
     async def resume_subagent_task(
         task_id: TaskId,
         ctx: Context[Any],
@@ -254,14 +256,14 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
             return await go_on(ctx, task_id, wait)
         approved = [*(approve or ()), *(edited_input or ())]
         if approve_all and reject_all:
-            raise CallerError("approve_all and reject_all exclude each other; give one of them")
+            raise CallInvalid("approve_all and reject_all exclude each other; give one of them")
         if (approved or approve_all) and input and not (reject or reject_all):
-            raise CallerError(
+            raise CallInvalid(
                 "input would interrupt what is approved; give it later, or with a rejection"
             )
         heard = task_id
         if approved or reject or approve_all or reject_all:
-            await tasks.decide(
+            await tasks.book.decide(
                 task_id,
                 who_calls(),
                 approve=list(dict.fromkeys(approved)),
@@ -272,8 +274,8 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
                 message=input,
             )
         elif not input:
-            raise CallerError("there is nothing to do; give approve, reject, or input")
-        elif (await tasks.view(task_id, who_calls())).approvals:
+            raise CallInvalid("there is nothing to do; give approve, reject, or input")
+        elif (await tasks.book.view(task_id, who_calls())).approvals:
             raise RunRefused(
                 f"run {task_id} waits for tool calls to be approved; decide them, and give input "
                 "with a rejection or afterwards"
@@ -283,16 +285,6 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
         return await go_on(ctx, heard, wait)
 
     return {"reply_subagent": reply_subagent, "resume_subagent_task": resume_subagent_task}
-
-
-def _statuses(text: str) -> tuple[RunStatus, ...]:
-    """Names of states in a text; CallerError for one that is none."""
-    wanted = text.replace(",", " ").lower().split()
-    known: dict[str, RunStatus] = {status: status for status in get_args(RunStatus)}
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise CallerError(f"there is no status {unknown[0]!r}; there are {', '.join(known)}")
-    return tuple(known[name] for name in wanted)
 
 
 def _line(kind: str, text: str) -> str:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Self, TypeVar
 
 import anyio
@@ -26,14 +25,15 @@ from orchestrator.domain.exchange import Question
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
-from orchestrator.engine.tasks.news import soon
-from orchestrator.engine.tasks.tasks import Tasks, TaskView, Until
+from orchestrator.engine.tasks.news import wait_for_news
+from orchestrator.engine.tasks.task_book import TaskView, Until
+from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OrchestratorError, RunRefused
-from orchestrator.surfaces.event_lines import visible
-from orchestrator.surfaces.mcp.answers import LINE_CHARS, run_answer
+from orchestrator.surfaces.mcp.answers import run_answer
 from orchestrator.surfaces.mcp.client_window import window_seconds
 from orchestrator.surfaces.mcp.forms import PersonsAnswer, can_ask, question_form, question_words
 from orchestrator.surfaces.mcp.notices import is_modern
+from orchestrator.surfaces.text import LINE_CHARS, visible
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ HEARTBEAT_SECONDS = 10.0
 """Between two words to a client that waits; clients give up on silent servers."""
 
 QUEUED_LINES = 1000
-"""Of progress; who does not keep up misses some, not the answer."""
+"""Of progress; a client that does not keep up misses some, not the answer."""
 
 START_SECONDS = 20.0
 """For a run to be accepted: every client waits for that long."""
@@ -54,9 +54,9 @@ NOT_READY = (
 
 Call = Context[Any]
 
-Reply = t.CallToolResult | t.InputRequiredResult
+ToolReply = t.CallToolResult | t.InputRequiredResult
 
-Found = tuple[TaskView, ...] | t.InputRequiredResult
+Followed = tuple[TaskView, ...] | t.InputRequiredResult
 """Runs; or what a person has to be asked before the call comes again."""
 
 Start = Callable[[Listener], Awaitable[list[str]]]
@@ -75,15 +75,15 @@ class Round(Frozen):
 
 @dataclass
 class Wait:
-    """One call's."""
+    """How long one call waits, and for what."""
 
     ctx: Call
     caller: str
     deadline: float
     gives_up: float
-    """When its client does, however little we are to wait."""
+    """When its client does; later than the deadline if the caller wants to wait for less."""
     runs: tuple[str, ...] = ()
-    """Those that an earlier round of this call was about."""
+    """Those that the call has started, in this round or an earlier one."""
     declined: set[str] = field(default_factory=set)
     """Questions that the person will not answer."""
 
@@ -120,7 +120,7 @@ class Waiting:
 
     async def run(
         self, ctx: Call, task: Task, *, background: bool = False, wish: Wish | None = None
-    ) -> Reply:
+    ) -> ToolReply:
         """Run a task: to its end if that comes soon enough."""
         wait = await self.begin(ctx, task.caller)
         if background:
@@ -132,49 +132,47 @@ class Waiting:
         found = await self.start_and_follow(wait, start)
         return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
 
-    async def start_and_follow(self, wait: Wait, start: Start) -> Found:
-        """The same for runs that are started now, unless an earlier round has done it."""
-        runs = list(wait.runs)
-
-        async def have() -> None:
-            if not runs:
-                runs.extend(await start(lines.add))
-
-        with Lines("it is being prepared") as lines:
+    async def start_and_follow(self, wait: Wait, start: Start) -> Followed:
+        """Start runs, unless an earlier round of the call has, and follow them."""
+        with ProgressLines("it is being prepared") as progress:
             try:
-                return await self.follow(wait, runs, lines=lines, first=have)
-            except anyio.get_cancelled_exc_class():  # who takes back a call takes back its runs
-                await self.end(runs, wait.caller)
+                views = await progress.during(wait.ctx, self._started(wait, start, progress.add))
+                return await self._with_answers(wait, views, "all", progress)
+            except anyio.get_cancelled_exc_class():  # a client that takes back a call ends its runs
+                await self.end(wait.runs, wait.caller)
                 raise
 
-    async def follow(
-        self,
-        wait: Wait,
-        runs: Sequence[str],
-        *,
-        until: Until = "all",
-        lines: Lines | None = None,
-        first: Callable[[], Awaitable[None]] | None = None,
-    ) -> Found:
+    async def follow(self, wait: Wait, runs: Sequence[str], *, until: Until = "all") -> Followed:
         """What has become of runs: when they are settled, or when the time is up."""
+        with ProgressLines(f"waiting for {' '.join(runs)}") as progress:
+            views = await progress.during(wait.ctx, self._settled(wait, runs, until))
+            return await self._with_answers(wait, views, until, progress)
 
-        async def look() -> tuple[TaskView, ...]:
-            if first is not None:
-                with anyio.move_on_after(wait.gives_up - anyio.current_time()):
-                    await first()
-                if not runs:
-                    raise RunRefused(NOT_READY)
-            return await self._tasks.wait(runs, wait.caller, seconds=wait.left, until=until)
+    async def _started(self, wait: Wait, start: Start, listener: Listener) -> tuple[TaskView, ...]:
+        """Have the runs of a call, and wait for them; RunRefused if they cannot begin before its
+        client gives up.
+        """
+        if not wait.runs:
+            with anyio.move_on_after(wait.gives_up - anyio.current_time()):
+                wait.runs = tuple(await start(listener))
+        if not wait.runs:
+            raise RunRefused(NOT_READY)
+        return await self._settled(wait, wait.runs, "all")
 
-        with lines or Lines(f"waiting for {' '.join(runs)}") as shown:
-            while True:
-                views = await shown.during(wait.ctx, look)
-                question = await self._for_a_person(wait, views)
-                if question is None:
-                    return views
-                if is_modern(wait.ctx.request_context):
-                    return _to_be_asked(question, runs)
-                await shown.during(wait.ctx, partial(self._ask, wait, question))
+    async def _settled(self, wait: Wait, runs: Sequence[str], until: Until) -> tuple[TaskView, ...]:
+        return await self._tasks.book.wait(runs, wait.caller, seconds=wait.left, until=until)
+
+    async def _with_answers(
+        self, wait: Wait, views: tuple[TaskView, ...], until: Until, progress: ProgressLines
+    ) -> Followed:
+        """The runs once no question of theirs is for a person; until then, the person is asked."""
+        while question := await self._for_a_person(wait, views):
+            runs = [view.run_id for view in views]
+            if is_modern(wait.ctx.request_context):
+                return _to_be_asked(question, runs)
+            await progress.during(wait.ctx, self._ask(wait, question))
+            views = await progress.during(wait.ctx, self._settled(wait, runs, until))
+        return views
 
     async def end(self, runs: Sequence[str], caller: str) -> None:
         """Cancel runs, all at once, even if we are cancelled ourselves."""
@@ -208,7 +206,7 @@ class Waiting:
         return None
 
     async def _ask(self, wait: Wait, question: Question) -> None:
-        """Ask in the middle of the call, for as long as it may last and nobody else answers."""
+        """Ask in the middle of the call, until it must end or the question has its answer."""
         response: t.ElicitResult | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._until_answered, question, group.cancel_scope)
@@ -225,10 +223,10 @@ class Waiting:
         with suppress(OrchestratorError):
             while True:
                 changed = self._service.news.next()
-                view = await self._tasks.view(question.run_id)
+                view = await self._tasks.book.view(question.run_id)
                 if question.message_id not in {each.message_id for each in view.questions}:
                     break
-                await soon(changed)
+                await wait_for_news(changed)
         scope.cancel()
 
     async def _deliver(self, wait: Wait, run_id: str, message_id: str, response: object) -> None:
@@ -239,8 +237,8 @@ class Waiting:
             wait.declined.add(message_id)
             return
         try:
-            await self._tasks.reply(run_id, message_id, answer, wait.caller)
-        except OrchestratorError as exc:  # somebody was faster, or the run has ended
+            await self._tasks.book.reply(run_id, message_id, answer, wait.caller)
+        except OrchestratorError as exc:  # answered elsewhere, or the run has ended
             log.info("a person's answer is not used: %s", exc)
 
 
@@ -252,8 +250,8 @@ def _to_be_asked(question: Question, runs: Sequence[str]) -> t.InputRequiredResu
     )
 
 
-class Lines:
-    """What is told of progress: the last line again if nothing happens."""
+class ProgressLines:
+    """What a client is told while its call lasts: the last line again if nothing happens."""
 
     def __init__(self, first: str = "") -> None:
         self._send, self._receive = anyio.create_memory_object_stream[str](QUEUED_LINES)
@@ -268,19 +266,19 @@ class Lines:
         self._receive.close()
 
     def add(self, event: Event) -> None:
-        """For a run that tells what happens, also when nobody listens any more."""
+        """Take note of an event of a run, which may outlast the call."""
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._send.send_nowait(f"{event.kind}: {visible(event.text)}"[:LINE_CHARS])
 
-    async def during(self, ctx: Call, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something, and say something to the client at least every few seconds."""
+    async def during(self, ctx: Call, work: Awaitable[T]) -> T:
+        """Wait for something, and tell the client a line at least every few seconds."""
         found: list[T] = []
         failed: OrchestratorError | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._report, ctx)
             try:
-                found.append(await work())
-            except OrchestratorError as exc:  # raised in here, it would arrive in a group
+                found.append(await work)
+            except OrchestratorError as exc:  # raised in here, it would come out in a group
                 failed = exc
             group.cancel_scope.cancel()
         if failed is not None:

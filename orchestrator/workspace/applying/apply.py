@@ -12,7 +12,7 @@ from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.applying.states import digest, state_of
 from orchestrator.workspace.applying.steps import Work, brings_content
-from orchestrator.workspace.changes.changes import Change, Changes, State
+from orchestrator.workspace.changes.collected import Change, Changes, State
 from orchestrator.workspace.paths import (
     FILE,
     Root,
@@ -22,10 +22,7 @@ from orchestrator.workspace.paths import (
     parents,
     plain_parts,
 )
-from orchestrator.workspace.reading.pack import in_lines, shown
-
-NAMED = 10
-"""So many conflicts are named; the others are counted."""
+from orchestrator.workspace.reading.pack import NAMED_PATHS, in_lines, shown
 
 NEW_COPY = (
     "for a copy of what is there now, begin a new session (`--session new`; over MCP, `new` as its "
@@ -89,7 +86,7 @@ def apply(
 
 
 def _refusal(root: Path, problems: Sequence[str]) -> str:
-    lines = in_lines(problems, NAMED)
+    lines = in_lines(problems, NAMED_PATHS)
     return f"{root} was left as it is, since the changes do not fit:{lines}"
 
 

@@ -6,10 +6,10 @@ import hashlib
 import os
 import stat
 
-from orchestrator.workspace.changes.changes import State
+from orchestrator.workspace.changes.collected import State
 from orchestrator.workspace.paths import FILE
 
-READ_BYTES = 1024 * 1024
+HASH_READ_BYTES = 1024 * 1024
 
 
 def state_of(folder: int, name: str) -> State:
@@ -33,6 +33,6 @@ def state_of(folder: int, name: str) -> State:
 def digest(fd: int) -> str:
     """The hash of what is left to be read."""
     sha = hashlib.sha256()
-    while data := os.read(fd, READ_BYTES):
+    while data := os.read(fd, HASH_READ_BYTES):
         sha.update(data)
     return sha.hexdigest()

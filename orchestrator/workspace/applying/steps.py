@@ -17,16 +17,13 @@ from contextlib import suppress
 from functools import partial
 
 from orchestrator.errors import ApplyRefused, CopyFailed
-from orchestrator.workspace.applying.states import READ_BYTES, state_of
-from orchestrator.workspace.changes.changes import Change, Changes, State
+from orchestrator.workspace.applying.states import HASH_READ_BYTES, state_of
+from orchestrator.workspace.changes.collected import Change, Changes, State
 from orchestrator.workspace.paths import FILE, FOLDER, STAGE, Root
-from orchestrator.workspace.reading.pack import in_words, shown
+from orchestrator.workspace.reading.pack import NAMED_PATHS, in_words, shown
 
 Stamp = tuple[int, int, int]
-"""Size, and when content and inode were changed last: the same only if nobody wrote."""
-
-NAMED = 10
-"""So many files that somebody else saved are named; the others are counted."""
+"""Size, and when content and inode were changed last: the same only if no program wrote."""
 
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -47,11 +44,11 @@ def only_mode(change: Change) -> bool:
 
 
 class _Moved(Exception):
-    """Somebody else has changed this path."""
+    """Another program has changed this path."""
 
 
 class Work:
-    """All of the changes, or none. What somebody else saves in the meantime is not lost."""
+    """All of the changes, or none. What another program saves in the meantime is not lost."""
 
     def __init__(self, tree: Root, changes: Changes, kept: frozenset[str]) -> None:
         self._tree = tree
@@ -69,13 +66,13 @@ class Work:
         self._remade: set[str] = set()
         """Directories that are ours to give back their modes."""
         self._saved: dict[str, str] = {}
-        """What somebody else has saved where something was to go back, which stays in the stage
-        under this name.
+        """Path -> name in the stage, of what could not be moved back: another program had saved a
+        file in its place.
         """
 
     def run(self) -> None:
-        """CopyFailed if a step fails, ApplyRefused if somebody else writes what is to be replaced;
-        then everything is as it was before, but for what somebody else has saved since.
+        """CopyFailed if a step fails, ApplyRefused if another program writes what is to be
+        replaced; then everything is as it was before, but for what that program has saved.
         """
         try:
             self._open_stage()
@@ -84,7 +81,7 @@ class Work:
         except _Moved as exc:
             self._take_back()
             raise ApplyRefused(
-                f"{shown(str(exc))} was changed by somebody else while the changes were applied, "
+                f"{shown(str(exc))} was changed by another program while the changes were applied, "
                 f"so none was: {self._outcome()}; look at that file, then apply again"
             ) from exc
         except OSError as exc:
@@ -141,9 +138,11 @@ class Work:
         """What the directory is like when all has been taken back."""
         if not self._saved:
             return f"{self._tree.path} is as it was before"
-        named = in_words([f"{shown(path)} ({name})" for path, name in self._saved.items()], NAMED)
+        named = in_words(
+            [f"{shown(path)} ({name})" for path, name in self._saved.items()], NAMED_PATHS
+        )
         return (
-            f"somebody else saved {named} meanwhile, which was left, and what was "
+            f"another program saved {named} meanwhile, which was left, and what was "
             f"there before is in {self._tree.path / self._stage} under the name in parentheses; "
             "all else is as it was before"
         )
@@ -189,7 +188,7 @@ class Work:
         source = os.open(self._changes.object_path(change.new.sha256), FILE)
         try:
             with open(os.open(name, WRITE, 0o600, dir_fd=self._stage_fd), "wb") as file:
-                while data := os.read(source, READ_BYTES):
+                while data := os.read(source, HASH_READ_BYTES):
                     file.write(data)
                 file.flush()
                 os.fchmod(file.fileno(), change.new.mode)
@@ -219,7 +218,7 @@ class Work:
         self._aside.append((change, name, stamp))
 
     def _check_aside(self) -> None:
-        """Whoever had a file open before it was moved away can still write to it."""
+        """A program that had a file open before it was moved away can still write to it."""
         for change, name, stamp in self._aside:
             if _stamp(self._stage_fd, name) == stamp:
                 continue
@@ -247,7 +246,7 @@ class Work:
     def _unput(self, change: Change) -> None:
         with self._tree.parent(change.path) as (folder, name), suppress(FileNotFoundError):
             if _same_content(state_of(folder, name), change.new):
-                os.unlink(name, dir_fd=folder)  # otherwise it is somebody else's by now
+                os.unlink(name, dir_fd=folder)  # otherwise another program has replaced it
 
     def _give(self, name: str, uid: int, gid: int) -> None:
         _give(name, self._stage_fd, uid, gid)
@@ -263,7 +262,7 @@ class Work:
     def _remake_folder(self, path: str, status: os.stat_result) -> None:
         with self._tree.parent(path) as (folder, name):
             if path not in self._remade and _is_there(folder, name):
-                return  # it never came to that, or somebody else has made one
+                return  # it never came to that, or another program has made one
             self._remade.add(path)
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=folder)
@@ -287,7 +286,7 @@ class Work:
                 os.rmdir(name, dir_fd=folder)
             except OSError as exc:
                 if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise  # otherwise somebody else has put something there
+                    raise  # otherwise another program has put something there
 
     def _set_mode(self, change: Change) -> None:
         with self._tree.parent(change.path) as (folder, name):
@@ -321,7 +320,7 @@ def _place(name: str, stage: int, place: str, folder: int) -> None:
     except FileExistsError:
         raise
     except (OSError, NotImplementedError):
-        # Not every filesystem has such links, nor for everything, nor may everybody make them.
+        # Not every filesystem has such links, nor for everything, nor may every user make them.
         if _is_there(folder, place):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), place) from None
         os.rename(name, place, src_dir_fd=stage, dst_dir_fd=folder)
@@ -361,6 +360,6 @@ def _owner(folder: int) -> tuple[int, int]:
 
 
 def _give(name: str, folder: int, uid: int, gid: int) -> None:
-    """To whoever owns the place; only root can, and anybody else is the owner already."""
+    """To the owner of the directory; only root can, and any other user is the owner already."""
     if os.geteuid() == 0:
         os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from orchestrator.workspace.box import Odd
-from orchestrator.workspace.changes.changes import Change, State
+from orchestrator.workspace.changes.collected import Change, State
 from orchestrator.workspace.paths import (
     MARKER,
     git_mark,
@@ -20,11 +20,11 @@ from orchestrator.workspace.paths import (
     path_problem,
     repositories,
 )
-from orchestrator.workspace.reading.pack import Entry, Kind
+from orchestrator.workspace.reading.pack import EntryKind, TreeEntry
 from orchestrator.workspace.reading.tree import Snapshot
 
 MAX_CHANGES = 50_000
-"""Things that are new or different in one copy; more of them nobody looks through."""
+"""Things that are new or different in one copy; a person does not look through more of them."""
 
 MAX_TARGET_BYTES = 4095
 
@@ -39,10 +39,10 @@ REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEntry:
     """Something new or different."""
 
-    kind: Kind
+    kind: EntryKind
     mode: int
     target: str = ""
     fetched: bool = True
@@ -54,7 +54,7 @@ class Listing:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.found: dict[str, Found] = {}
+        self.found: dict[str, FoundEntry] = {}
         self.deleted: set[str] = set()
         self.left_out: defaultdict[str, list[str]] = defaultdict(list)
         self.too_many = False
@@ -74,23 +74,23 @@ class Listing:
                     raise Odd("something is deleted that was not there")
                 self.deleted.add(path)
             case ["dir", str(path), int(mode)]:
-                self._add(path, Found("dir", mode & 0o777))
+                self._add(path, FoundEntry("dir", mode & 0o777))
             case ["file", str(path), int(mode), int()]:
-                self._add(path, Found("file", mode & 0o777))
+                self._add(path, FoundEntry("file", mode & 0o777))
             case ["mode", str(path), int(mode)]:
                 old = self.snapshot.entries.get(path)
                 if old is None or old.kind != "file":
                     raise Odd("a file has a new mode that was not there")
-                self._add(path, Found("file", mode & 0o777, fetched=False))
+                self._add(path, FoundEntry("file", mode & 0o777, fetched=False))
             case ["symlink", str(path), str(target)]:
                 if not _is_target(target):
                     raise Odd("a symbolic link points to no path")
-                self._add(path, Found("symlink", 0o777, target))
+                self._add(path, FoundEntry("symlink", 0o777, target))
             case _:
                 raise Odd("a record of no known kind")
         return True
 
-    def _add(self, path: str, found: Found) -> None:
+    def _add(self, path: str, found: FoundEntry) -> None:
         if problem := path_problem(path):
             raise Odd(f"a path is none: {problem}")
         if path in self.found:
@@ -166,7 +166,7 @@ class Listing:
             if path not in self.deleted and path not in self.found:
                 yield path
 
-    def _kind_after(self, path: str) -> Kind | None:
+    def _kind_after(self, path: str) -> EntryKind | None:
         if path in self.found:
             return self.found[path].kind
         entry = self.snapshot.entries.get(path)
@@ -183,18 +183,18 @@ class Listing:
             if change.old != change.new:
                 yield change
 
-    def _entry(self, path: str, contents: dict[str, tuple[str, int]]) -> Entry | None:
+    def _entry(self, path: str, contents: dict[str, tuple[str, int]]) -> TreeEntry | None:
         found = self.found.get(path)
         if found is None:
             return None
         if found.kind != "file":
-            return Entry(found.kind, found.mode, target=found.target)
+            return TreeEntry(found.kind, found.mode, target=found.target)
         if not found.fetched:
             return replace(self.snapshot.entries[path], mode=found.mode)
         if path not in contents:
             return None
         sha256, size = contents[path]
-        return Entry("file", found.mode, size, sha256=sha256)
+        return TreeEntry("file", found.mode, size, sha256=sha256)
 
 
 def _is_target(text: str) -> bool:

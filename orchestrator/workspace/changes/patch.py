@@ -20,7 +20,7 @@ import anyio.to_thread
 from orchestrator.domain.container import File, Launch
 from orchestrator.errors import OrchestratorError
 from orchestrator.workspace.box import Box, Chunks, Odd, Reader, nothing, talk
-from orchestrator.workspace.changes.changes import PATCH, Change, Changes, State
+from orchestrator.workspace.changes.collected import PATCH, Change, Changes, State
 from orchestrator.workspace.paths import FILE, Root
 from orchestrator.workspace.reading.pack import BATCH, shown
 
@@ -31,7 +31,7 @@ TIDY_SECONDS = 10.0
 """For git's scratch directory to be removed; in a session, the agent would find it."""
 
 MAX_PATCH_BYTES = 64 * 1024 * 1024
-"""More than that, nobody reads, and no memory of ours holds."""
+"""No reader gets through more, and it is held in memory."""
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",

@@ -13,12 +13,12 @@ from functools import partial
 from itertools import takewhile
 
 from orchestrator.domain.container import MIB
-from orchestrator.workspace.changes.changes import PATCH, Changes, State
+from orchestrator.workspace.changes.collected import PATCH, Changes, State
 from orchestrator.workspace.changes.patch import Unmade, moved, open_new, without_patch
 from orchestrator.workspace.paths import Root
 from orchestrator.workspace.reading.pack import shown
 
-MAX_BYTES = 8 * MIB
+PLAIN_PATCH_BYTES = 8 * MIB
 """Of all contents, old and new; of more there is a patch when the run has ended."""
 
 CONTEXT = 3
@@ -26,7 +26,7 @@ CONTEXT = 3
 
 LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
-File = tuple[bytes, bytes]
+PatchFile = tuple[bytes, bytes]
 """Mode and content."""
 
 
@@ -41,8 +41,8 @@ def write_plain_patch(changes: Changes) -> Changes:
 
 
 def _patch(changes: Changes) -> Iterator[bytes]:
-    if sum(change.old.size + change.new.size for change in changes.changes) > MAX_BYTES:
-        raise Unmade(f"the files have more than {MAX_BYTES // MIB} MiB")
+    if sum(change.old.size + change.new.size for change in changes.changes) > PLAIN_PATCH_BYTES:
+        raise Unmade(f"the files have more than {PLAIN_PATCH_BYTES // MIB} MiB")
     with Root(changes.root) as root:
         for change in changes.changes:
             old = _file(change.path, change.old, partial(root.open_file, change.path))
@@ -53,7 +53,7 @@ def _patch(changes: Changes) -> Iterator[bytes]:
             yield from _diff(change.path, old, new)
 
 
-def _file(path: str, state: State, opener: Callable[[], int]) -> File | None:
+def _file(path: str, state: State, opener: Callable[[], int]) -> PatchFile | None:
     """What git would know of it; nothing of a directory."""
     if state.kind == "symlink":
         return b"120000", state.target.encode()
@@ -71,7 +71,7 @@ def _file(path: str, state: State, opener: Callable[[], int]) -> File | None:
     return b"100755" if state.mode & 0o100 else b"100644", content
 
 
-def _diff(path: str, old: File | None, new: File | None) -> Iterator[bytes]:
+def _diff(path: str, old: PatchFile | None, new: PatchFile | None) -> Iterator[bytes]:
     if old == new:
         return
     before, after = _quoted(f"a/{path}"), _quoted(f"b/{path}")

@@ -72,7 +72,7 @@ def safe_config(settings: tuple[Setting, ...]) -> str:
 
 
 def without_credentials(url: str) -> str:
-    """A remote's address, without what lets somebody in."""
+    """A remote's address, without the credentials in it."""
     if "://" not in url:
         return url  # user@host:path, or a directory
     try:
@@ -87,7 +87,7 @@ def without_credentials(url: str) -> str:
 
 
 def without_any_credentials(text: bytes) -> bytes:
-    """A text of git's, such as a reflog, without what lets somebody in at the addresses in it.
+    """A text of git's, such as a reflog, without the credentials in its addresses.
 
     Word by word: a regular expression for that can be made to take for ever.
     """

@@ -1,8 +1,8 @@
 """Where a repository keeps its git directory, and a copy of it that stands alone.
 
 A linked worktree and a submodule have a file called .git that names a directory elsewhere. It is
-believed only if that directory names them in turn: otherwise whoever writes such a file into a
-workspace could have any repository of this machine handed to an agent.
+believed only if that directory names them in turn: otherwise an agent that writes such a
+file into a workspace could have any repository of this machine handed to the next one.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from orchestrator.errors import MountRefused
 from orchestrator.workspace.git.directory import Allowed, GitDir, find_git_dir
 from orchestrator.workspace.paths import FOLDER, in_git, is_repository
 from orchestrator.workspace.reading.pack import shown
-from orchestrator.workspace.reading.tree import MAX_DEPTH, nowhere
+from orchestrator.workspace.reading.tree import TREE_DEPTH, nowhere
 
 MAX_FOLDERS = 20_000
 """Directories that are looked through."""
@@ -89,7 +89,7 @@ def _places(root: Path) -> Iterator[tuple[str, Identity]]:
     while folders:
         folder = folders.pop()
         count += 1
-        if count > MAX_FOLDERS or folder.count("/") > MAX_DEPTH:
+        if count > MAX_FOLDERS or folder.count("/") > TREE_DEPTH:
             raise MountRefused(
                 f"{root} holds more than {MAX_FOLDERS:,} directories, too many to look for git "
                 "repositories in; name a smaller one, or use `workspace: copy`"
@@ -118,7 +118,7 @@ def _identity(folder: int, name: str) -> Identity:
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
-        return 0, 0  # gone since it was listed; whoever mounts it is told
+        return 0, 0  # gone since it was listed; mounting it will fail and say so
     return status.st_dev, status.st_ino
 
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 
 from orchestrator.workspace.paths import FILE, parents
-from orchestrator.workspace.reading.ignore_pattern import Pattern, read_pattern
+from orchestrator.workspace.reading.ignore_pattern import IgnorePattern, read_pattern
 
-MAX_BYTES = 1024 * 1024
+GITIGNORE_BYTES = 1024 * 1024
 """What is read of one .gitignore."""
 
 
@@ -18,7 +18,7 @@ class Ignore:
     def __init__(self, rules: Mapping[str, Sequence[str]] | None = None) -> None:
         self.rules: dict[str, list[str]] = {}
         """The lines that count, by the directory whose they are."""
-        self._patterns: dict[str, list[Pattern]] = {}
+        self._patterns: dict[str, list[IgnorePattern]] = {}
         """The same, the last line first."""
         self._folders: dict[str, bool] = {}
         """What is known of directories, or of what they are in."""
@@ -32,7 +32,7 @@ class Ignore:
         except OSError:
             return
         try:
-            text = os.read(fd, MAX_BYTES).decode(errors="replace")
+            text = os.read(fd, GITIGNORE_BYTES).decode(errors="replace")
         except OSError:
             return  # a directory of that name
         finally:

@@ -23,22 +23,25 @@ BATCH = 256 * 1024
 MAX_ENTRIES = 200_000
 """Files, links and directories in one copy."""
 
-NAMED = 3
-"""So many of the things that were left out are named; the others are counted."""
+NAMED_LEFT_OUT = 3
+"""So many of the things that were left out are named, for each reason; the others are counted."""
 
-MAX_SHOWN = 240
+NAMED_PATHS = 10
+"""So many paths a refusal or a warning names; the others are counted."""
+
+SHOWN_PATH_CHARS = 240
 """Characters of a path in a sentence."""
 
 LENGTH = struct.Struct(">I")
 
-Kind = Literal["file", "symlink", "dir"]
+EntryKind = Literal["file", "symlink", "dir"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """One thing in a tree, as it was copied."""
 
-    kind: Kind
+    kind: EntryKind
     mode: int
     """Read, write and execute bits; nothing else is copied."""
     size: int = 0
@@ -55,10 +58,10 @@ def record(*fields: object) -> bytes:
 
 
 class Packer:
-    """Collects records; whoever feeds it yields `take()` when it is `full`."""
+    """Collects records; the code that feeds it yields `take()` when it is `full`."""
 
     def __init__(self, root: Path, limit_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, TreeEntry] = {}
         """What will be compared in the end: all but git's own files."""
         self.left_out: defaultdict[str, list[str]] = defaultdict(list)
         """Why -> what."""
@@ -84,14 +87,14 @@ class Packer:
         return self.take()
 
     def folder(self, path: str, mode: int, *, track: bool) -> None:
-        self._add(path, Entry("dir", mode & 0o777), track)
+        self._add(path, TreeEntry("dir", mode & 0o777), track)
 
     def link(self, path: str, target: str, *, track: bool) -> None:
-        self._add(path, Entry("symlink", 0o777, target=target), track)
+        self._add(path, TreeEntry("symlink", 0o777, target=target), track)
 
     def text(self, path: str, data: bytes) -> None:
         """A file that we write ourselves."""
-        self._add(path, Entry("file", 0o644, size=len(data)), track=False)
+        self._add(path, TreeEntry("file", 0o644, size=len(data)), track=False)
         self._buffer += data
 
     def file(self, path: str, name: str, folder: int, *, track: bool) -> Iterator[bytes]:
@@ -114,13 +117,13 @@ class Packer:
             if len(data) < size:
                 raise self._moved(path)
             sha = hashlib.sha256(data).hexdigest() if track else ""
-            self._add(path, Entry("file", mode, size, status.st_mtime_ns, sha), track)
+            self._add(path, TreeEntry("file", mode, size, status.st_mtime_ns, sha), track)
             self._buffer += data
         finally:
             os.close(fd)
 
     def _large(self, path: str, fd: int, status: os.stat_result, track: bool) -> Iterator[bytes]:
-        entry = Entry("file", status.st_mode & 0o777, status.st_size, status.st_mtime_ns)
+        entry = TreeEntry("file", status.st_mode & 0o777, status.st_size, status.st_mtime_ns)
         self._add(path, entry, track=False)
         sha, left = hashlib.sha256(), entry.size
         while left:
@@ -134,11 +137,11 @@ class Packer:
             if self.full:
                 yield self.take()
         if track:
-            self.entries[path] = Entry(
+            self.entries[path] = TreeEntry(
                 "file", entry.mode, entry.size, entry.mtime_ns, sha.hexdigest()
             )
 
-    def _add(self, path: str, entry: Entry, track: bool) -> None:
+    def _add(self, path: str, entry: TreeEntry, track: bool) -> None:
         self.count += 1
         self.bytes += entry.size
         if self.count > self._max_entries:
@@ -167,7 +170,7 @@ def sentences(left_out: Mapping[str, Sequence[str]], where: str) -> tuple[str, .
     """What was left out, one line for each reason."""
     lines = []
     for why, paths in sorted(left_out.items()):
-        named = in_words([*map(shown, paths)], NAMED)
+        named = in_words([*map(shown, paths)], NAMED_LEFT_OUT)
         lines.append(f"left out of {where}, {why}: {named}")
     return tuple(lines)
 
@@ -187,8 +190,8 @@ def in_lines(texts: Sequence[str], most: int) -> str:
 def shown(path: str) -> str:
     """A path for people: on one line and not too long, whatever is in it."""
     text = path.encode("utf-8", "backslashreplace").decode()
-    if len(text) > MAX_SHOWN:
-        text = f"{text[: MAX_SHOWN // 2]}...{text[-MAX_SHOWN // 2 :]}"
+    if len(text) > SHOWN_PATH_CHARS:
+        text = f"{text[: SHOWN_PATH_CHARS // 2]}...{text[-SHOWN_PATH_CHARS // 2 :]}"
     return text if text.isprintable() else ascii(text)
 
 

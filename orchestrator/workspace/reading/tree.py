@@ -12,9 +12,9 @@ from orchestrator.errors import CopyRefused
 from orchestrator.workspace.git.directory import Allowed, pack_git
 from orchestrator.workspace.paths import FOLDER, MARKER, STAGE, Root, in_git, path_problem
 from orchestrator.workspace.reading.ignore import Ignore
-from orchestrator.workspace.reading.pack import Entry, Packer, record, sentences
+from orchestrator.workspace.reading.pack import Packer, TreeEntry, record, sentences
 
-MAX_DEPTH = 128
+TREE_DEPTH = 128
 """Directories in directories."""
 
 
@@ -27,7 +27,7 @@ class Snapshot:
 
     root: Path
     """Symbolic links resolved."""
-    entries: dict[str, Entry]
+    entries: dict[str, TreeEntry]
     """By their paths below the root; git's own files are copied, and not among them."""
     git_places: frozenset[str]
     """Where a .git is."""
@@ -37,7 +37,7 @@ class Snapshot:
     """Of all that was copied, git's files included."""
     warnings: tuple[str, ...] = ()
     marker: bytes = b""
-    """What the copy holds to be known by; empty if nobody will ask."""
+    """What the copy holds to be known by; empty if `is_there` will not be asked."""
     applied_at: float = 0.0
     """Of its changes, those up to then have been applied; what they made is in the entries."""
     applied: dict[str, float] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class TreeCopy:
                 packer.link(path, target, track=True)
         elif kind != stat.S_IFDIR:
             packer.left_out["special files"].append(path)
-        elif depth >= MAX_DEPTH:
+        elif depth >= TREE_DEPTH:
             packer.left_out["since it is too deep"].append(path)
         else:
             try:

@@ -302,4 +302,4 @@ async def test_the_reaper_does_not_see_what_others_made(
     reaped = await runtime.reap()
     assert foreign not in [info.id for info in await runtime.list()]
     assert not reaped
-    assert await runtime.inspect(foreign) is not None
+    assert await runtime.engine.inspect(foreign) is not None

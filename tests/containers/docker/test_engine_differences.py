@@ -12,53 +12,24 @@ import pytest
 import requests
 import urllib3.exceptions
 
-from orchestrator.containers.docker import runtime as docker_runtime
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.docker.engine_events import EventStream
-from orchestrator.containers.docker.hijack import Connection, attach
+from orchestrator.containers.docker.hijack import AttachedWire, Connection, attach
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.failure import ProfileRefused
 from orchestrator.containers.mounts import CheckedSpec
 from orchestrator.containers.owner import Owner
 from orchestrator.containers.seccomp import profile
-from orchestrator.domain.container import Bind, ContainerSpec
+from orchestrator.domain.container import Bind, ContainerSpec, User
 from orchestrator.errors import EngineUnreachable, MountRefused, OperatorError
 
 PATIENCE = 120
 
 
-@pytest.mark.parametrize(
-    ("info", "cpus"),
-    [
-        ({"NCPU": 4, "CpuCfsQuota": True}, 4.0),
-        ({"NCPU": 4}, 4.0),
-        ({}, float("inf")),
-        ({"NCPU": 4, "CpuCfsQuota": False}, None),  # rootless, or a kernel without it
-    ],
-)
-def test_an_engine_says_whether_it_can_limit_processors(
-    info: dict[str, object], cpus: float | None
-) -> None:
-    assert docker_runtime._cpus(info) == cpus
-
-
-@pytest.mark.parametrize(
-    ("options", "maps"),
-    [
-        (["name=seccomp,profile=default"], False),
-        (["name=seccomp,profile=default", "name=rootless"], True),
-        (["name=userns"], True),
-        (None, False),
-    ],
-)
-def test_an_engine_says_whether_it_maps_users(options: list[str] | None, maps: bool) -> None:
-    assert docker_runtime._maps_users({"SecurityOptions": options}) is maps
-
-
 async def test_where_users_are_mapped_no_directory_is_shown_to_be_written(
     runtime: DockerRuntime, spec: ContainerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "_maps_users", True)
+    monkeypatch.setattr(runtime, "facts", runtime.facts.model_copy(update={"maps_users": True}))
     bind = Bind(source=str(tmp_path / "work"), read_only=False)
     with pytest.raises(MountRefused, match="use `workspace: copy`"):
         async with runtime.open(spec.model_copy(update={"mounts": (bind,)})):
@@ -81,8 +52,8 @@ async def test_a_sandbox_that_makes_up_inodes_is_not_taken_at_its_word(
     named: str | None,
     pinned: bool,
 ) -> None:
-    monkeypatch.setattr(runtime, "_default_runtime", default)
-    monkeypatch.setattr(runtime, "_same_kernel", True)
+    here = {"default_runtime": default, "same_kernel": True}
+    monkeypatch.setattr(runtime, "facts", runtime.facts.model_copy(update=here))
     seen = {"/workspace": "1:2"}
     checked = CheckedSpec(spec=spec.model_copy(update={"oci_runtime": named}), identities=seen)
     assert runtime._pinned(checked) == (seen if pinned else {})
@@ -155,26 +126,16 @@ async def test_an_engine_that_refuses_and_does_not_hang_up_is_understood_all_the
     async with await asyncio.start_unix_server(refuse, address):
         engine = Engine(f"unix://{address}", runtime.engine.api)
         with anyio.fail_after(PATIENCE), pytest.raises(ProfileRefused, match="SCMP_ACT_NONSENSE"):
-            await attach(engine, "5d74", Connection(lambda _: None))
-
-
-@pytest.mark.parametrize(
-    ("parts", "podman"),
-    [
-        ([{"Name": "Podman Engine", "Version": "5.4.2"}, {"Name": "Conmon"}], True),
-        ([{"Name": "Engine", "Version": "26.1.5+dfsg1"}, {"Name": "containerd"}], False),
-        (None, False),
-    ],
-)
-def test_podman_says_that_it_is(parts: list[dict[str, str]] | None, podman: bool) -> None:
-    assert docker_runtime._is_podman({"Components": parts}) is podman
+            await attach(
+                engine, "5d74", Connection(lambda link: AttachedWire(link, User(), "5d74"))
+            )
 
 
 async def test_podman_finds_the_profile_in_a_file_and_nothing_more_can_be_written(
     runtime: DockerRuntime, spec: ContainerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "_is_podman", True)
-    monkeypatch.setattr(runtime, "_same_kernel", True)
+    podman = {"is_podman": True, "same_kernel": True}
+    monkeypatch.setattr(runtime, "facts", runtime.facts.model_copy(update=podman))
     body: Any = runtime._create_body(spec.model_copy(update={"seccomp": profile()}), {})
     option = body["HostConfig"]["SecurityOpt"][1]
     assert await anyio.Path(option.removeprefix("seccomp=")).read_text() == profile()

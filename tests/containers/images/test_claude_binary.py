@@ -16,7 +16,7 @@ from orchestrator.containers.images.claude_binary import (
     CHECKSUMS,
     CLAUDE_VERSION,
     Arch,
-    Route,
+    FetchRoute,
     arch_of,
     checksum_of,
     elf_arch,
@@ -62,7 +62,7 @@ def tarball_with(content: bytes, folder: Path) -> Path:
     ],
 )
 def test_pip_comes_first_where_a_wheel_is_known(
-    version: str, has_pip: bool, has_npm: bool, expected: tuple[Route, ...]
+    version: str, has_pip: bool, has_npm: bool, expected: tuple[FetchRoute, ...]
 ) -> None:
     assert routes(version, has_pip=has_pip, has_npm=has_npm) == expected
 

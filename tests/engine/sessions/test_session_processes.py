@@ -211,7 +211,7 @@ async def test_an_expired_session_is_removed_by_whoever_sweeps(
     with database(stage) as db:
         db.execute("UPDATE sessions SET expires = 1")
     monkeypatch.setattr(sessions, "SWEEP_SECONDS", 0.0)
-    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(sessions, "IDLE_LOOK_SECONDS", 0.05)
     async with open_orchestrator(stage.settings, stage.env) as service:
         with anyio.fail_after(PATIENCE):
             while await service.sessions.list():

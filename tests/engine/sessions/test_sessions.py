@@ -17,7 +17,7 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions import sessions
-from orchestrator.engine.sessions.memory import MAX_BYTES, Memory
+from orchestrator.engine.sessions.memory import MEMORY_BYTES, Memory
 from orchestrator.errors import SessionRefused
 from orchestrator.store.session_rows import SessionKey
 from tests.engine.harness import Harness, Steps
@@ -146,7 +146,7 @@ async def test_a_session_whose_files_take_too_much_is_disk_full(
 async def test_what_a_call_left_running_cannot_fill_the_disk_before_the_next(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "DISK_SECONDS", 0.05)
+    monkeypatch.setattr(sessions, "IDLE_DISK_SECONDS", 0.05)
     service = remembering(harness, resources={"disk_mb": 16})
     later = "until [ -e go ]; do sleep 0.1; done; head -c 40M /dev/zero > fill; tail -f /dev/null"
     await told(service, f"setsid sh -c '{later}' > /dev/null 2>&1 & echo done")
@@ -292,7 +292,7 @@ async def test_memory_that_changed_meanwhile_is_not_overwritten(
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"x" * (MAX_BYTES + 10), "is longer than 64 KiB"), (b"caf\xe9\n", "is not UTF-8")],
+    [(b"x" * (MEMORY_BYTES + 10), "is longer than 64 KiB"), (b"caf\xe9\n", "is not UTF-8")],
 )
 async def test_memory_that_cannot_be_read_whole_is_not_written(
     harness: Harness, tmp_path: Path, content: bytes, why: str

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from orchestrator.engine.spares.pool import Pool
-from orchestrator.engine.spares.shelf import Maker, PoolEvent, PoolLimits, PoolState
+from orchestrator.engine.spares.shelf import Maker, PoolLimits
 from orchestrator.engine.spares.spare import WaitingCli
 from orchestrator.errors import OperatorError, OrchestratorError, WireLost
 from tests.engine.spares.pool_stage import Stage, say
+from tests.engine.spares.watched_pool import PoolEvent, PoolState, WatchedPool
 
 AGENTS = ("reader", "writer", "tester")
 SPARES = 2
@@ -62,7 +62,7 @@ class Storm:
         """So many claims; returns what the pool said when all was quiet again, and is gone."""
         self._left = claims
         limits = PoolLimits(quiet_seconds=0, check_seconds=0.02, backoff_seconds=0.02)
-        pool = Pool[WaitingCli](
+        pool = WatchedPool[WaitingCli](
             limits, available_bytes=lambda: self._available, on_event=self.events.append
         )
         async with pool:
@@ -88,7 +88,7 @@ class Storm:
         assert state.failed == kinds.count("make_failed")
         assert self._restarts or "close_failed" not in kinds
 
-    async def _claim_on(self, pool: Pool[WaitingCli]) -> None:
+    async def _claim_on(self, pool: WatchedPool[WaitingCli]) -> None:
         while self._left > 0:
             self._left -= 1
             agent = self._random.choice(AGENTS)
@@ -126,7 +126,7 @@ class Storm:
             assert reason or self._engine_is_away, "lost without a reason"
             self.lost += 1
 
-    async def _do_harm(self, pool: Pool[WaitingCli]) -> None:
+    async def _do_harm(self, pool: WatchedPool[WaitingCli]) -> None:
         match self._random.choice(("kill", "kill", "forget", "memory", "restart")):
             case "kill" if self._stage.spares and not self._engine_is_away:
                 victim = self._random.choice(sorted(self._stage.spares))
@@ -154,7 +154,7 @@ class Storm:
     def _key(self, agent: str) -> str:
         return f"{agent}-{self._generation[agent]}"
 
-    def _want(self, pool: Pool[WaitingCli], agent: str) -> None:
+    def _want(self, pool: WatchedPool[WaitingCli], agent: str) -> None:
         key = self._key(agent)
         pool.want(key, SPARES, self._maker(key))
 

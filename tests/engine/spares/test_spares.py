@@ -12,17 +12,18 @@ import anyio
 import pytest
 
 from orchestrator import app
+from orchestrator.containers import lazy_runtime
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.container import Launch
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
 from orchestrator.engine.spares import stock
-from orchestrator.engine.spares.pool import Pool
-from orchestrator.engine.spares.shelf import PoolLimits, PoolState
+from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
 from orchestrator.settings import Settings
 from tests.engine.harness import Harness, Steps, bash
+from tests.engine.spares.watched_pool import PoolState, WatchedPool
 from tests.engine.staged import engine_of, open_service, write_agent
 from tests.gateway.near import Client, connection
 from tests.surfaces.mcp.mcp_stage import COMMAND, Stage, http_server, on_stage, raw_server
@@ -50,7 +51,9 @@ async def harness(runtime: DockerRuntime, image: str, tmp_path: Path) -> AsyncIt
 
 
 @asynccontextmanager
-async def kept_warm(service: Service, pool: Pool[WaitingStage], count: int) -> AsyncIterator[None]:
+async def kept_warm(
+    service: Service, pool: WatchedPool[WaitingStage], count: int
+) -> AsyncIterator[None]:
     """Have spares made for as long as the block lasts, as a server does; so many wait at first."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(service.keep_warm)
@@ -59,7 +62,7 @@ async def kept_warm(service: Service, pool: Pool[WaitingStage], count: int) -> A
         tasks.cancel_scope.cancel()
 
 
-async def until(pool: Pool[WaitingStage], so: Callable[[PoolState], bool]) -> PoolState:
+async def until(pool: WatchedPool[WaitingStage], so: Callable[[PoolState], bool]) -> PoolState:
     with anyio.fail_after(PATIENCE):
         return await pool.until(so)
 
@@ -72,7 +75,7 @@ async def done(service: Service, **fields: object) -> RunResult:
     return result
 
 
-def one_spare(pool: Pool[WaitingStage]) -> WaitingStage:
+def one_spare(pool: WatchedPool[WaitingStage]) -> WaitingStage:
     (spare,) = (slot.spare for slot in pool._slots if slot.state == "waiting")
     return spare
 
@@ -124,7 +127,7 @@ async def test_a_waiting_spare_knows_nothing_of_runs_and_its_token_opens_nothing
         spares = [slot.spare for slot in harness.pool._slots if slot.state == "waiting"]
         search = "cat /proc/[0-9]*/environ; cat /proc/[0-9]*/cmdline; grep -ras . /tmp /home /work*"
         for spare in spares:
-            seen = str(await runtime.inspect(spare.name)).encode()
+            seen = str(await runtime.engine.inspect(spare.name)).encode()
             inside = await spare.container.run(Launch(argv=("sh", "-c", search)))
             for secret in (mark, first.run_id):
                 assert secret.encode() not in seen + inside.stdout
@@ -203,7 +206,7 @@ async def test_the_next_run_on_the_same_workspace_finds_a_spare_and_what_is_ther
 async def test_while_memory_is_short_spares_go_and_runs_start_cold(harness: Harness) -> None:
     left = [1 << 40]
     limits = PoolLimits(check_seconds=0.05)
-    async with Pool[WaitingStage](limits, available_bytes=lambda: left[0]) as harness.pool:
+    async with WatchedPool[WaitingStage](limits, available_bytes=lambda: left[0]) as harness.pool:
         service = harness.service(WHAT_IT_WAS_TOLD, warm=2)
         async with kept_warm(service, harness.pool, 2):
             left[0] = 0
@@ -231,7 +234,8 @@ async def test_a_secret_is_asked_for_when_a_spare_is_claimed(harness: Harness) -
 async def test_spares_of_an_image_that_has_changed_are_made_anew(
     settings: Settings, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "IMAGE_SECONDS", 0.1)
+    monkeypatch.setattr(app, "Pool", WatchedPool)
+    monkeypatch.setattr(lazy_runtime, "IMAGE_SECONDS", 0.1)
     monkeypatch.setattr(stock, "STOCK_SECONDS", 0.1)
     name = f"orchestrator-test/{secrets.token_hex(6)}"
     update = {"agents_dir": tmp_path / "agents", "scripted": True}
@@ -248,6 +252,7 @@ async def test_spares_of_an_image_that_has_changed_are_made_anew(
 
     async with open_service(settings) as service:
         pool = service._staging.stock.pool
+        assert isinstance(pool, WatchedPool)
         engine = (await engine_of(service)).engine
         try:
             await engine.call(build, "blue")

@@ -12,7 +12,7 @@ from orchestrator.containers.owner import Owner
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import ChangedFile, RunResult, Usage
 from orchestrator.domain.task import Task
-from orchestrator.engine.tasks.lost import MESSAGE, lost_result, settle_lost
+from orchestrator.engine.tasks.lost import LOST_MESSAGE, lost_result, settle_lost
 from orchestrator.store.runs import RunRecord, Store
 from orchestrator.workspace.kept import Handed
 
@@ -61,7 +61,7 @@ def test_what_was_said_paid_and_denied_is_in_the_result() -> None:
         caller="main",
         status="failed",
         reason="orchestrator_lost",
-        message=MESSAGE,
+        message=LOST_MESSAGE,
         partial_text="half an answer",
         duration_ms=8000,
         cost_usd=0.75,
@@ -89,12 +89,14 @@ def test_what_was_saved_of_its_copy_is_in_the_result() -> None:
     files = (ChangedFile(path="a", change="added"),)
     result = lost_result(RECORD, EVENTS, Handed(at=3600.0, changed_files=files, patch="+x\n"))
     assert (result.changed_files, result.patch) == (files, "+x\n")
-    assert result.message.startswith(MESSAGE + ". What it had changed in its copy by 01:00:00 UTC")
+    assert result.message.startswith(
+        LOST_MESSAGE + ". What it had changed in its copy by 01:00:00 UTC"
+    )
     assert "`orchestrator apply r1` applies it" in result.message
 
 
-async def test_only_runs_of_the_dead_are_ended_and_only_once(store: Store) -> None:
-    living = Store(store._path, owner="alive")
+async def test_only_runs_of_the_dead_are_ended_and_only_once(store: Store, tmp_path: Path) -> None:
+    living = Store(tmp_path / "runs.sqlite", owner="alive")
     for keeper, run_id in ((store, "r1"), (living, "r2"), (store, "r3")):
         await keeper.add_run(Task(agent="a", prompt="p", run_id=run_id))
         await keeper.set_status(run_id, "running")
@@ -105,7 +107,7 @@ async def test_only_runs_of_the_dead_are_ended_and_only_once(store: Store) -> No
     ended = await settle_lost(living, "alive".__eq__)
     assert [result.run_id for result in ended] == ["r1"]
     assert await settle_lost(living, "alive".__eq__) == ()
-    records = {record.run_id: record.status for record in await living.runs()}
+    records = {record.run_id: record.status for record in await living.find_runs()}
     assert records == {"r1": "failed", "r2": "running", "r3": "completed"}
     living.close()
 
@@ -117,7 +119,7 @@ async def test_the_last_event_says_what_the_store_says(store: Store) -> None:
     *_, last = await store.events("r1")
     record = await store.run("r1")
     assert record is not None
-    assert (last.kind, last.seq, last.text) == ("ended", 9, MESSAGE)
+    assert (last.kind, last.seq, last.text) == ("ended", 9, LOST_MESSAGE)
     assert last.data == {"status": record.status, "reason": record.reason}
 
 

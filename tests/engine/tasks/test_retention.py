@@ -17,9 +17,10 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
-from orchestrator.engine.tasks.retention import TABLES, Keep, Pruned, Retention, kept_tidy
+from orchestrator.engine.tasks.retention import Keep, Pruned, Retention, kept_tidy
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
+from orchestrator.store.schema import RUN_TABLES
 
 DAY = 86400.0
 
@@ -55,13 +56,15 @@ class Kept:
             )
             await self.store.finish(done)
             ended = time.time() - days_ago * DAY
-            await self.store.write("UPDATE runs SET ended = ? WHERE run_id = ?", ended, run_id)
+            await self.store.database.write(
+                "UPDATE runs SET ended = ? WHERE run_id = ?", ended, run_id
+            )
 
     async def left(self) -> set[str]:
         """The runs of which anything is left; all of it, or a test fails."""
         found = []
-        for table in TABLES:
-            rows = await self.store.select(f"SELECT run_id FROM {table}")
+        for table in RUN_TABLES:
+            rows = await self.store.database.select(f"SELECT run_id FROM {table}")
             found.append({row[0] for row in rows})
         found.append({folder.name for folder in self.changes.iterdir()})
         assert all(each == found[0] for each in found), found
@@ -87,7 +90,7 @@ async def test_what_ended_too_long_ago_is_removed_with_all_that_belongs_to_it(ke
 
 async def test_a_run_that_has_not_ended_stays_whatever_is_asked(kept: Kept) -> None:
     await kept.run("r1", None)
-    await kept.store.write("UPDATE runs SET created = 0")
+    await kept.store.database.write("UPDATE runs SET created = 0")
     for keep in (Keep(days=0), Keep(count=0), Keep(total_bytes=0)):
         assert await kept.retention.prune(keep) == Pruned()
     assert await kept.left() == {"r1"}
@@ -146,7 +149,7 @@ async def test_old_runs_go_in_the_background_and_not_at_every_start(kept: Kept) 
     await kept.run("r1", 100)
     with anyio.fail_after(30):
         async with kept_tidy(open_retention, Keep(days=90), mark):
-            while await kept.store.runs():
+            while await kept.store.find_runs():
                 await anyio.lowlevel.checkpoint()
         async with kept_tidy(open_retention, Keep(days=90), mark):
             await anyio.lowlevel.checkpoint()
@@ -155,6 +158,6 @@ async def test_old_runs_go_in_the_background_and_not_at_every_start(kept: Kept) 
         await kept.run("r2", 100)
         os.utime(mark, (0, 0))
         async with kept_tidy(open_retention, Keep(days=90), mark):
-            while await kept.store.runs():
+            while await kept.store.find_runs():
                 await anyio.lowlevel.checkpoint()
     assert opened == 2

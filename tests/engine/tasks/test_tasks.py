@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
 from orchestrator.containers.docker.runtime import DockerRuntime
+from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
+from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import RunNotFound, RunRefused
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
+from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.store.runs import Store
 from orchestrator.surfaces.mcp.answers import run_answer
 from tests.engine.harness import Harness, Steps, bash
@@ -32,6 +36,16 @@ async def harness(runtime: DockerRuntime, image: str, tmp_path: Path) -> AsyncIt
         await harness.sessions.remove(row.key)
 
 
+def play_in_turn(service: Service, *steps: Steps) -> None:
+    """Have each container's model play the next of these scripts."""
+    scripts = iter(steps)
+
+    def script_of(_: AgentSpec) -> Upstream:
+        return ScriptedModel(Script.model_validate({"steps": list(next(scripts))})).upstream()
+
+    service._staging._gateway = replace(service._staging._gateway, script_of=script_of)
+
+
 def task(prompt: str = "x", **fields: object) -> Task:
     return Task.model_validate({"agent": "worker", "prompt": prompt, **fields})
 
@@ -39,9 +53,9 @@ def task(prompt: str = "x", **fields: object) -> Task:
 async def test_a_task_goes_on_while_its_caller_does_something_else(harness: Harness) -> None:
     async with Tasks(harness.service([{"text": "done"}])) as tasks:
         run_id = await tasks.start(task())
-        (now,) = await tasks.wait([run_id], "main", seconds=0)
+        (now,) = await tasks.book.wait([run_id], "main", seconds=0)
         assert now.status in ("pending", "running")
-        (then,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (then,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert then.result is not None
         assert (then.status, then.result.result) == ("completed", "done"), then.result
 
@@ -50,10 +64,10 @@ async def test_a_task_of_somebody_else_is_not_there(harness: Harness) -> None:
     async with Tasks(harness.service([{"text": "done"}])) as tasks:
         run_id = await tasks.start(task())
         with pytest.raises(RunNotFound):
-            await tasks.view(run_id, "stranger")
+            await tasks.book.view(run_id, "stranger")
         with pytest.raises(RunNotFound):
             await tasks.cancel(run_id, "stranger")
-        await tasks.wait([run_id], "main", seconds=PATIENCE)
+        await tasks.book.wait([run_id], "main", seconds=PATIENCE)
 
 
 async def test_a_cancelled_task_ends_as_cancelled_and_leaves_nothing(
@@ -78,7 +92,7 @@ async def test_an_agent_can_be_told_something_in_the_middle_of_its_work(harness:
         with anyio.fail_after(PATIENCE):
             await at_work.wait()
             assert await tasks.say(run_id, "Leave that, and say what you heard.", "main") == run_id
-            (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+            (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
         assert view.result.result == "heard: Leave that, and say what you heard."
 
@@ -93,7 +107,7 @@ async def test_two_things_that_are_said_at_once_are_both_heard(harness: Harness)
             async with anyio.create_task_group() as saying:
                 for text in ("one", "two"):
                     saying.start_soon(tasks.say, run_id, text, "main")
-            (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+            (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
     assert view.result is not None
     assert (view.status, view.reason) == ("completed", "ok"), view.result
     assert {"one", "two", "x"} <= set(str(view.result.result).split("; "))
@@ -105,7 +119,7 @@ async def test_a_run_can_be_cancelled_while_nothing_can_be_written(harness: Harn
         run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
         with anyio.fail_after(PATIENCE):
             await at_work.wait()
-            harness.store.create(
+            harness.store.database._db.execute(
                 "CREATE TRIGGER full BEFORE INSERT ON orders "
                 "BEGIN SELECT RAISE(ABORT, 'no room'); END"
             )
@@ -118,12 +132,12 @@ async def test_a_tool_call_that_nobody_could_be_asked_about_is_refused_and_the_r
 ) -> None:
     steps: Steps = [bash("echo one"), {"text": "{last_tool_result}"}]
     service = harness.service(steps, approval="ask")
-    harness.store.create(
+    harness.store.database._db.execute(
         "CREATE TRIGGER full BEFORE INSERT ON approvals BEGIN SELECT RAISE(ABORT, 'no room'); END"
     )
     async with Tasks(service) as tasks:
         run_id = await tasks.start(task())
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
     assert view.result is not None
     assert view.status == "completed", view.result
     assert "nobody could be asked to approve this call" in str(view.result.result)
@@ -137,7 +151,7 @@ async def test_what_an_agent_is_told_before_it_is_at_work_waits_until_it_is(
     async with Tasks(harness.service(steps)) as tasks:
         run_id = await tasks.start(task("the task"))
         assert await tasks.say(run_id, "Leave that.", "main") == run_id
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         events = await harness.store.events(run_id)
     assert view.result is not None
     assert view.result.result == "heard: Leave that."
@@ -151,7 +165,7 @@ async def test_what_an_agent_was_told_too_late_is_told_of(harness: Harness) -> N
         run_id = await tasks.start(task())
         tasks._looking.cancel()  # nobody carries out orders any more
         assert await service.exchanges.order(run_id, "say", "And the other thing.")
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
     assert view.status == "completed"
     assert view.unheard == ("And the other thing.",)
     said = run_answer(view)
@@ -170,8 +184,8 @@ async def test_an_end_that_the_store_would_not_take_is_written_down_later(
             while not service._unkept:
                 await anyio.sleep(0.01)
         assert "ended" not in told
-        harness.store.create("DROP TRIGGER full")
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        harness.store.database._db.execute("DROP TRIGGER full")
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
     assert view.result is not None
     assert (view.status, view.result.result) == ("completed", "done")
     assert told[-1] == "ended"
@@ -180,7 +194,7 @@ async def test_an_end_that_the_store_would_not_take_is_written_down_later(
 def _break(store: Store, event: Event, told: list[str]) -> None:
     told.append(event.kind)
     if event.kind == "text":
-        store.create(
+        store.database._db.execute(
             "CREATE TRIGGER full BEFORE UPDATE OF ended ON runs "
             "BEGIN SELECT RAISE(ABORT, 'no room'); END"
         )
@@ -191,7 +205,7 @@ async def test_tasks_wait_for_those_that_they_follow(harness: Harness) -> None:
     async with Tasks(service) as tasks:
         first = await tasks.start(task("first"))
         second = await tasks.start(task("second", after=[first]))
-        views = await tasks.wait([first, second], "main", seconds=PATIENCE)
+        views = await tasks.book.wait([first, second], "main", seconds=PATIENCE)
         assert [view.status for view in views] == ["completed", "completed"]
         ended, began = views[0].ended, (await harness.store.events(second))[1].at
         assert ended is not None
@@ -200,7 +214,7 @@ async def test_tasks_wait_for_those_that_they_follow(harness: Harness) -> None:
     async with Tasks(failing) as tasks:
         first = await tasks.start(task("first"))
         second = await tasks.start(task("second", after=[first]))
-        views = await tasks.wait([first, second], "main", seconds=PATIENCE)
+        views = await tasks.book.wait([first, second], "main", seconds=PATIENCE)
         assert [view.reason for view in views] == ["api_error", "dependency_failed"]
 
 
@@ -209,15 +223,15 @@ async def test_an_ended_task_hears_nothing_more_unless_it_was_in_a_session(
 ) -> None:
     async with Tasks(harness.service([{"text": "done"}])) as tasks:
         run_id = await tasks.start(task())
-        await tasks.wait([run_id], "main", seconds=PATIENCE)
+        await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         with pytest.raises(RunRefused, match="its container is gone"):
             await tasks.say(run_id, "more", "main")
     steps: Steps = [{"text": "{user_texts}"}]
     async with Tasks(harness.service(steps, each_task=True, session=True)) as tasks:
         run_id = await tasks.start(task("one"))
-        await tasks.wait([run_id], "main", seconds=PATIENCE)
+        await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         follow_up = await tasks.say(run_id, "two", "main")
-        (view,) = await tasks.wait([follow_up], "main", seconds=PATIENCE)
+        (view,) = await tasks.book.wait([follow_up], "main", seconds=PATIENCE)
         assert view.parent_run_id == run_id
         assert view.result is not None
         assert view.result.result == "one; two"
@@ -237,21 +251,21 @@ ASKS: Steps = [
 async def test_an_agent_asks_its_parent_and_finishes_with_the_answer(harness: Harness) -> None:
     async with Tasks(harness.service(ASKS, ask="parent")) as tasks:
         run_id = await tasks.start(task())
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.status == "waiting_parent_reply", view
         (question,) = view.questions
         assert question.question == "Which colour?"
 
-        await tasks.reply(run_id, question.message_id, "blue", "main")
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        await tasks.book.reply(run_id, question.message_id, "blue", "main")
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
         assert (view.status, view.result.result) == ("completed", "it is blue")
-        (kept,) = await tasks._exchanges.questions(run_id)
+        (kept,) = await tasks.book._exchanges.questions(run_id)
         assert (kept.status, kept.answer) == ("acknowledged_by_subagent", "blue")
         with pytest.raises(RunRefused, match="has ended"):
-            await tasks.reply(run_id, question.message_id, "red", "main")
+            await tasks.book.reply(run_id, question.message_id, "red", "main")
         with pytest.raises(RunRefused, match="has asked no question"):
-            await tasks.reply(run_id, "nonsense", "red", "main")
+            await tasks.book.reply(run_id, "nonsense", "red", "main")
 
 
 async def test_a_question_that_nobody_answers_is_answered_by_itself(harness: Harness) -> None:
@@ -259,8 +273,8 @@ async def test_a_question_that_nobody_answers_is_answered_by_itself(harness: Har
     async with Tasks(harness.service(ASKS, ask=asking)) as tasks:
         run_id = await tasks.start(task())
         with anyio.fail_after(PATIENCE):
-            while not (view := await tasks.view(run_id)).result:
-                await tasks.wait([run_id], "main", seconds=1)
+            while not (view := await tasks.book.view(run_id)).result:
+                await tasks.book.wait([run_id], "main", seconds=1)
         assert str(view.result.result).startswith("it is Nobody has answered in time.")
 
 
@@ -269,23 +283,25 @@ async def test_a_tool_call_waits_for_somebodys_word(harness: Harness) -> None:
     steps: Steps = [bash("echo one > f"), two, {"text": "{last_tool_result}"}]
     async with Tasks(harness.service(steps, approval="ask")) as tasks:
         run_id = await tasks.start(task())
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.status == "paused", view
         (call,) = view.approvals
         assert (call.tool, call.input["command"]) == ("Bash", "echo one > f")
-        await tasks.decide(run_id, "main", reject=[call.call_id], message="not that")
+        await tasks.book.decide(run_id, "main", reject=[call.call_id], message="not that")
 
         with anyio.fail_after(PATIENCE):
-            while not (view := await tasks.view(run_id)).approvals:
-                await tasks.wait([run_id], "main", seconds=1)
+            while not (view := await tasks.book.view(run_id)).approvals:
+                await tasks.book.wait([run_id], "main", seconds=1)
         (call,) = view.approvals
         edited = {**call.input, "command": "echo three"}
-        await tasks.decide(run_id, "main", approve=[call.call_id], inputs={call.call_id: edited})
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        await tasks.book.decide(
+            run_id, "main", approve=[call.call_id], inputs={call.call_id: edited}
+        )
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
         assert (view.status, view.result.result) == ("completed", "three")
         with pytest.raises(RunRefused, match="no tool call"):
-            await tasks.decide(run_id, "main", approve=[call.call_id])
+            await tasks.book.decide(run_id, "main", approve=[call.call_id])
 
 
 async def test_an_agent_runs_another_one_if_both_authors_say_so(harness: Harness) -> None:
@@ -299,11 +315,11 @@ async def test_an_agent_runs_another_one_if_both_authors_say_so(harness: Harness
     service = harness.service(steps, subagents=["worker"], allowed_callers=["main", "worker"])
     async with Tasks(service) as tasks:
         run_id = await tasks.start(task("go"))
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
         assert view.status == "completed", view
         assert "agents run agents 3 deep at most" in str(view.result.result)
-        runs = await tasks.list()
+        runs = await tasks.book.list()
         by_prompt = {run.prompt: run for run in runs}
         assert set(by_prompt) == {"go", "go!", "go!!", "go!!!"}
         assert by_prompt["go!"].parent_run_id == run_id
@@ -322,18 +338,15 @@ async def test_a_question_of_an_agent_that_works_for_another_reaches_the_caller_
         "allowed_callers": ["main", "worker"],
         "ask": "parent",
     }
-    scripts = iter((parent, ASKS))
     service = harness.service(parent, each_task=False, **fields)
-    service._staging._script_of = lambda _: ScriptedModel(
-        Script.model_validate({"steps": list(next(scripts))})
-    ).upstream()
+    play_in_turn(service, parent, ASKS)
     async with Tasks(service) as tasks:
         run_id = await tasks.start(task("go"))
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         (question,) = view.questions
         assert question.run_id != run_id
-        await tasks.reply(question.run_id, question.message_id, "blue", "main")
-        (view,) = await tasks.wait([run_id], "main", seconds=PATIENCE)
+        await tasks.book.reply(question.run_id, question.message_id, "blue", "main")
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
         assert (view.status, view.result.result) == ("completed", "it is blue")
 
@@ -352,10 +365,7 @@ async def test_what_is_spent_on_others_is_spent(harness: Harness) -> None:
         allowed_callers=["main", "worker"],
         max_budget_usd=1.0,
     )
-    scripts = iter((DELEGATES, child))
-    service._staging._script_of = lambda _: ScriptedModel(
-        Script.model_validate({"steps": list(next(scripts))})
-    ).upstream()
+    play_in_turn(service, DELEGATES, child)
     result = await service.run(task("parent"))
     assert (result.status, result.reason) == ("failed", "budget"), result
 
@@ -368,11 +378,8 @@ async def test_a_session_for_another_runs_sake_goes_with_it(
         "allowed_callers": ["main", "worker"],
         "session": True,
     }
-    scripts = iter((DELEGATES, [{"text": "done"}]))
     service = harness.service(DELEGATES, each_task=False, **fields)
-    service._staging._script_of = lambda _: ScriptedModel(
-        Script.model_validate({"steps": list(next(scripts))})
-    ).upstream()
+    play_in_turn(service, DELEGATES, [{"text": "done"}])
     result = await service.run(task("parent"))
     assert result.status == "completed", result
     assert [row.key.caller for row in await harness.sessions.list()] == ["main"]
@@ -385,15 +392,12 @@ async def test_only_who_ran_a_task_can_go_on_in_its_session(harness: Harness) ->
         "allowed_callers": ["main", "worker"],
         "session": True,
     }
-    scripts = iter((DELEGATES, [{"text": "done"}]))
     service = harness.service(DELEGATES, each_task=False, **fields)
-    service._staging._script_of = lambda _: ScriptedModel(
-        Script.model_validate({"steps": list(next(scripts))})
-    ).upstream()
+    play_in_turn(service, DELEGATES, [{"text": "done"}])
     async with Tasks(service) as tasks:
         run_id = await tasks.start(task("parent"))
-        await tasks.wait([run_id], "main", seconds=PATIENCE)
-        (child,) = [view.run_id for view in await tasks.list() if view.caller == "worker"]
-        assert (await tasks.view(child, "main")).status == "completed"
+        await tasks.book.wait([run_id], "main", seconds=PATIENCE)
+        (child,) = [view.run_id for view in await tasks.book.list() if view.caller == "worker"]
+        assert (await tasks.book.view(child, "main")).status == "completed"
         with pytest.raises(RunRefused, match="worked for worker, who alone can go on"):
             await tasks.say(child, "and more", "main")

@@ -159,7 +159,7 @@ class Questions(RuleBasedStateMachine):
             self._until(lambda: (self._record(run_id).status in WAITING) == self._waits(run_id))
         if is_open:
             with pytest.raises(RunRefused):
-                self._do(self._other.tasks.reply(run_id, message_id, "too late", "main"))
+                self._do(self._other.tasks.book.reply(run_id, message_id, "too late", "main"))
 
     @rule(target=runs, run_id=runs)
     def complete(self, run_id: str) -> str:
@@ -177,7 +177,7 @@ class Questions(RuleBasedStateMachine):
         is_open, delivered = self._is_open(run_id, message_id), len(self._delivered)
         tasks = (self._process if here else self._other).tasks
         try:
-            self._do(tasks.reply(run_id, message_id, answer, "main"))
+            self._do(tasks.book.reply(run_id, message_id, answer, "main"))
         except RunRefused:
             assert not (is_open and answer)
             return
@@ -190,16 +190,16 @@ class Questions(RuleBasedStateMachine):
     def reply_and_crash(self, question: tuple[str, str], answer: str) -> str:
         run_id, message_id = question
         if self._is_open(run_id, message_id):
-            self._do(self._other.tasks.reply(run_id, message_id, answer, "main"))
+            self._do(self._other.tasks.book.reply(run_id, message_id, answer, "main"))
             self._given[message_id] = answer
         return self._crash(look_first=True)
 
     @rule(run_id=runs)
     def reply_to_what_was_never_asked(self, run_id: str) -> None:
         with pytest.raises(RunRefused, match="has asked no question"):
-            self._do(self._other.tasks.reply(run_id, "m0", "blue", "main"))
+            self._do(self._other.tasks.book.reply(run_id, "m0", "blue", "main"))
         with pytest.raises(RunNotFound):
-            self._do(self._other.tasks.reply(run_id, "m0", "blue", "stranger"))
+            self._do(self._other.tasks.book.reply(run_id, "m0", "blue", "stranger"))
 
     @rule(call=calls, allow=st.booleans(), edited=st.booleans(), here=st.booleans())
     def decide(self, call: tuple[str, str], allow: bool, edited: bool, here: bool) -> None:
@@ -211,7 +211,7 @@ class Questions(RuleBasedStateMachine):
         approve, reject = ([call_id], []) if allow else ([], [call_id])
         try:
             (decided,) = self._do(
-                tasks.decide(run_id, "main", approve=approve, reject=reject, inputs=inputs)
+                tasks.book.decide(run_id, "main", approve=approve, reject=reject, inputs=inputs)
             )
         except RunRefused:
             assert not is_open
@@ -258,7 +258,7 @@ class Questions(RuleBasedStateMachine):
 
     @invariant()
     def the_store_never_contradicts_the_events(self) -> None:
-        for record in self._do(self._eyes.runs(limit=1000)):
+        for record in self._do(self._eyes.find_runs(limit=1000, results=True)):
             events = self._do(self._eyes.events(record.run_id))
             assert [event.seq for event in events] == list(range(1, len(events) + 1))
             ended = kinds(events, "ended")
@@ -281,7 +281,7 @@ class Questions(RuleBasedStateMachine):
 
     @invariant()
     def a_run_that_ended_stays_as_it_is(self) -> None:
-        for record in self._do(self._eyes.runs(limit=1000)):
+        for record in self._do(self._eyes.find_runs(limit=1000, results=True)):
             if record.status in FINAL:
                 assert self._ends.setdefault(record.run_id, record) == record
 
@@ -341,14 +341,14 @@ class Questions(RuleBasedStateMachine):
             ended = self._do(settle_lost(self._eyes, self._living.__contains__))
             assert sorted(result.run_id for result in ended) == sorted(under_way)
         self._process = self._new_process()
-        self._do(self._process.tasks.settle())
+        self._do(self._process.tasks.book.settle())
         for run_id in under_way:
             record = self._record(run_id)
             assert (record.status, record.reason) == ("failed", "orchestrator_lost")
         for question in waiting:
             with pytest.raises(RunRefused, match="has ended"):
                 self._do(
-                    self._other.tasks.reply(question.run_id, question.message_id, "no", "main")
+                    self._other.tasks.book.reply(question.run_id, question.message_id, "no", "main")
                 )
         return self._start(hasty=False)
 
@@ -407,7 +407,7 @@ def test_whatever_happens_the_store_stays_true_and_no_answer_is_lost_or_doubled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in ("news", "tasks"):
-        monkeypatch.setattr(f"orchestrator.engine.{module}.LOOK_SECONDS", PAUSE_SECONDS)
+        monkeypatch.setattr(f"orchestrator.engine.tasks.{module}.STORE_LOOK_SECONDS", PAUSE_SECONDS)
     run_state_machine_as_test(
         Questions,
         settings=settings(

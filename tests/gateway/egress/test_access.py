@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from orchestrator.domain.agent import Network
+from orchestrator.gateway import doorway
 from orchestrator.gateway.egress import access as egress
 from orchestrator.gateway.egress.access import EgressAccess, EgressSeen
 from orchestrator.gateway.egress.dial import Dialer
@@ -386,8 +387,8 @@ async def test_a_client_that_goes_away_takes_its_tunnel_with_it() -> None:
 async def test_denials_are_told_a_few_times_and_remembered_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(egress, "TELLS_PER_HOST", 2)
-    monkeypatch.setattr(egress, "MAX_TELLS", 5)
+    monkeypatch.setattr(doorway, "DENIALS_PER_HOST", 2)
+    monkeypatch.setattr(doorway, "MAX_DENIALS", 5)
     monkeypatch.setattr(egress, "MAX_DENIED_HOSTS", 4)
     async with way_to(echo) as way:
         for host in ("a", "b", "c", "d", "e"):
@@ -405,7 +406,7 @@ async def test_a_listener_that_fails_does_not_change_the_answer(
         raise RuntimeError("full")
 
     async with way_to(Origin().talk) as way:
-        way.access.on_seen = broken
+        way.access._observer._on_seen = broken
         assert (await way.ask("GET", f"http://web.example:{way.port}/"))[0] == 200
     assert "could not be recorded" in caplog.text
 

@@ -16,12 +16,12 @@ from orchestrator.gateway.egress.dial import (
     MAX_RESOLVING_EACH,
     Denied,
     Dialer,
-    Dialled,
     SystemResolver,
     Unreachable,
     is_own,
 )
 from orchestrator.gateway.egress.proxies import Proxies
+from orchestrator.gateway.http.socket_stream import SocketStream
 from tests.gateway.near import PATIENCE
 from tests.gateway.origin import Names, Origin, certificate, listening
 
@@ -34,7 +34,7 @@ def anything(addresses: tuple[str, ...]) -> None:
     pass
 
 
-async def exchange(connection: Dialled, sent: bytes) -> bytes:
+async def exchange(connection: SocketStream, sent: bytes) -> bytes:
     """Send some bytes, and read to the end."""
     try:
         with anyio.fail_after(PATIENCE):

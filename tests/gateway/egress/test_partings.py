@@ -8,8 +8,8 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from orchestrator.gateway.egress import dial
 from orchestrator.gateway.egress.dial import Dialer
+from orchestrator.gateway.http import socket_stream
 from tests.gateway.egress.test_access import way_to
 from tests.gateway.egress.test_dial import HERE, anything
 from tests.gateway.egress.test_rules import rules
@@ -32,7 +32,9 @@ async def test_a_port_that_there_is_not_is_no_plain_port(port: int) -> None:
 async def test_the_other_side_has_all_that_was_written_and_a_clean_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dial, "LINGER_SECONDS", 3600)  # to close does not wait for it
+    monkeypatch.setattr(
+        socket_stream, "SOCKET_LINGER_SECONDS", 3600
+    )  # to close does not wait for it
     came: list[bytes] = []
     ended = anyio.Event()
 

@@ -59,10 +59,10 @@ def test_a_rule_means_just_what_it_says(rule: str, host: str, port: int, allowed
 
 
 def test_a_denial_says_what_was_denied_and_what_is_missing() -> None:
-    verdict = rules(allow=["example.org"]).name("Pypi.org", 443)
-    assert verdict.host == "pypi.org"
+    verdict = rules(allow=["example.org"]).name("A.Example", 443)
+    assert verdict.host == "a.example"
     assert verdict.why == (
-        "pypi.org:443 is not allowed: agent.md does not have pypi.org under network.allow; "
+        "a.example:443 is not allowed: agent.md does not have a.example under network.allow; "
         "retrying will not help"
     )
     other_port = rules(allow=["example.org"]).name("example.org", 8443)

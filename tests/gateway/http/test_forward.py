@@ -8,10 +8,10 @@ import re
 import anyio
 import pytest
 
+from orchestrator.gateway.http.byte_stream import TURN_EVENTS
 from orchestrator.gateway.http.forward import Filter, Forwarded, Outgoing, forward, passed_on
-from orchestrator.gateway.http.headers import Headers
+from orchestrator.gateway.http.headers import CLIENT_GONE, Headers
 from orchestrator.gateway.http.request_head import read_head
-from orchestrator.gateway.http.server import CLIENT_GONE, TURN_EVENTS
 from orchestrator.wire.streams import Stream
 from tests.gateway.near import AtHand, Client, connection, raw_answer, turns_during
 from tests.gateway.origin import HELLO, Origin
@@ -96,31 +96,34 @@ async def test_every_kind_of_body_is_passed_on_as_long_as_it_is(
 
 
 async def test_a_large_upload_and_its_answer_are_never_held_whole() -> None:
+    """The client sends a piece when it has got the one before back, so each has to pass at once."""
     piece, pieces = bytes(256 * 1024), 128
+    whole = b"%x\r\n%b\r\n" % (len(piece), piece)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        while data := await reader.read(65536):  # both ways at once
-            writer.write(data)
+        left = pieces * len(piece)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % left)
+        while left:
+            size = int(await reader.readline(), 16)
+            writer.write(await reader.readexactly(size))
             await writer.drain()
-            if data.endswith(b"0\r\n\r\n"):
-                return
+            await reader.readline()
+            left -= size
 
     async with through(talk) as way, connection(way.service) as stream:
         await stream.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
-        got = 0
-
-        async def upload() -> None:
-            for _ in range(pieces):
-                await stream.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-            await stream.write(b"0\r\n\r\n")
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(upload)
-            while data := await stream.read():
+        head = await stream.read()
+        assert head.endswith(b"\r\n\r\n")
+        for _ in range(pieces):
+            await stream.write(whole)
+            got = 0
+            while got < len(piece):
+                data = await stream.read()
+                assert data
                 got += len(data)
-    assert got > pieces * len(piece)
+            assert got == len(piece)
+        assert await to_the_end(stream) == b""
     assert way.passed == [WHOLE]
 
 

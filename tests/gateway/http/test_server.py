@@ -10,8 +10,10 @@ import anyio
 import h11
 import pytest
 
+from orchestrator.gateway.http import request_head
 from orchestrator.gateway.http import server as http_server
-from orchestrator.gateway.http.server import Cut, Request, Response, Room, serve_http
+from orchestrator.gateway.http.byte_stream import TURN_EVENTS
+from orchestrator.gateway.http.server import BodyRoom, Cut, HttpRequest, HttpResponse, serve_http
 from orchestrator.wire.streams import Stream
 from tests.gateway.near import AtHand, Client, connection, raw_answer, turns_during
 
@@ -22,15 +24,15 @@ class Echo:
     """Answers with what it was asked, and remembers it."""
 
     def __init__(self) -> None:
-        self.seen: list[Request] = []
-        self.room = Room()
+        self.seen: list[HttpRequest] = []
+        self.room = BodyRoom()
 
     async def service(self, stream: Stream) -> None:
         await serve_http(stream, self.answer, self.room)
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         self.seen.append(request)
-        return Response(200, (("content-type", "text/plain"),), request.body or b"nothing")
+        return HttpResponse(200, (("content-type", "text/plain"),), request.body or b"nothing")
 
 
 async def test_requests_on_one_connection_are_answered_in_turn() -> None:
@@ -115,7 +117,7 @@ async def test_what_is_not_plain_http_gets_a_refusal_and_the_end(sent: bytes, st
 
 
 async def test_a_body_that_only_grows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "BODY_BYTES", 1000)
+    monkeypatch.setattr(http_server, "MAX_BODY_BYTES", 1000)
     echo = Echo()
     sent = POST + b"transfer-encoding: chunked\r\n\r\n" + (b"64\r\n" + b"x" * 100 + b"\r\n") * 11
     assert (await raw_answer(echo.service, sent)).startswith(b"HTTP/1.1 413 ")
@@ -140,7 +142,7 @@ async def test_others_get_their_turn_while_a_body_comes_in_crumbs() -> None:
     echo = Echo()
     turns = await turns_during(lambda: serve_http(stream, echo.answer))
     assert [len(request.body) for request in echo.seen] == [100 * pieces]
-    assert turns >= pieces // http_server.TURN_EVENTS
+    assert turns >= pieces // TURN_EVENTS
 
 
 async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +156,8 @@ async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.Monke
     async def close() -> None:
         closed.set()
 
-    async def answer(_: Request) -> Response:
-        return Response(200, (), endless(), close)
+    async def answer(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, (), endless(), close)
 
     async def service(stream: Stream) -> None:
         await serve_http(stream, answer)
@@ -167,7 +169,7 @@ async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.Monke
 
 async def test_bodies_held_at_once_are_bounded_and_the_room_comes_back() -> None:
     echo = Echo()
-    echo.room = Room(1000)
+    echo.room = BodyRoom(1000)
     async with connection(echo.service) as one, connection(echo.service) as other:
         half = POST + b"content-length: 801\r\n\r\n" + b"x" * 800
         await one.write(half)
@@ -179,7 +181,7 @@ async def test_bodies_held_at_once_are_bounded_and_the_room_comes_back() -> None
 
 
 async def test_a_head_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(request_head, "HEAD_SECONDS", 0.05)
     assert (await raw_answer(Echo().service, b"GET / HT")).startswith(b"HTTP/1.1 408 ")
 
 
@@ -201,7 +203,7 @@ async def test_a_handler_that_fails_tells_the_log_where_and_the_peer_nothing(
 ) -> None:
     secret = "sk-secret"
 
-    async def fail(_: Request) -> Response:
+    async def fail(_: HttpRequest) -> HttpResponse:
         raise ValueError(secret)
 
     async def service(stream: Stream) -> None:
@@ -226,8 +228,8 @@ async def test_each_piece_is_sent_before_the_next_is_made() -> None:
         await go_on.wait()
         yield b"second"
 
-    async def answer(_: Request) -> Response:
-        return Response(200, (), pieces())
+    async def answer(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, (), pieces())
 
     async def service(stream: Stream) -> None:
         await serve_http(stream, answer)
@@ -254,8 +256,8 @@ async def test_an_answer_that_breaks_off_is_seen_to_break_off(error: Exception) 
     async def close() -> None:
         closed.set()
 
-    async def answer(_: Request) -> Response:
-        return Response(200, (), pieces(), close)
+    async def answer(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, (), pieces(), close)
 
     async def service(stream: Stream) -> None:
         await serve_http(stream, answer)
@@ -283,11 +285,11 @@ async def test_a_peer_that_hangs_up_cancels_the_handler(when: str) -> None:
     async def close() -> None:
         closed.set()
 
-    async def answer(_: Request) -> Response:
+    async def answer(_: HttpRequest) -> HttpResponse:
         if when == "before the answer":
             closed.set()
             await wait()
-        return Response(200, (), pieces(), close)
+        return HttpResponse(200, (), pieces(), close)
 
     async def service(stream: Stream) -> None:
         await serve_http(stream, answer)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pydantic import SecretStr
 
 from orchestrator.gateway.http.loopback import serve_on_loopback
-from orchestrator.gateway.http.server import Request, Response
+from orchestrator.gateway.http.server import HttpRequest, HttpResponse
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.bill import OnRequest
 from orchestrator.gateway.model.credential import Credential
@@ -65,10 +65,10 @@ async def http_upstream(url: str) -> AsyncIterator[HttpUpstream]:
 
 
 @asynccontextmanager
-async def api(answer: Response) -> AsyncIterator[str]:
+async def api(answer: HttpResponse) -> AsyncIterator[str]:
     """An API on loopback that always says the same."""
 
-    async def handler(_: Request) -> Response:
+    async def handler(_: HttpRequest) -> HttpResponse:
         return answer
 
     async with serve_on_loopback(handler) as url:

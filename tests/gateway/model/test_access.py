@@ -30,7 +30,7 @@ async def test_a_wrong_token_opens_nothing(token: str) -> None:
     access = ModelAccess(ScriptedModel(HELLO).upstream(), CREDENTIAL)
     answer = await post(access, token)
     assert (answer.status, error_of(answer)) == (401, "authentication_error")
-    assert access.usage == Usage()
+    assert access.bill.usage == Usage()
 
 
 async def test_a_token_is_revoked_with_its_run() -> None:
@@ -65,7 +65,7 @@ async def test_other_paths_are_refused_by_name(method: str, target: str) -> None
     assert (answer.status, error_of(answer)) == (403, "permission_error")
     assert answer.headers["x-orchestrator-denied"] == "path"
     assert b"refused by the orchestrator" in answer.body
-    assert access.usage == Usage()
+    assert access.bill.usage == Usage()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ async def test_the_api_is_not_asked_to_reach_out_for_an_agent_without_network(
     access = ModelAccess(ScriptedModel(HELLO).upstream())
     answer = await post(access, None, **more)
     assert (answer.status, error_of(answer)) == (403, "permission_error")
-    assert access.usage.requests == 0
+    assert access.bill.usage.requests == 0
 
 
 async def test_tools_that_the_client_carries_out_are_passed_on() -> None:
@@ -136,4 +136,4 @@ async def test_a_request_whose_run_ends_while_it_is_looked_through_goes_nowhere(
     monkeypatch.setattr(model_access, "look_through", look)
     answer = await post(access, system="x" * LOOK_BYTES)
     assert (answer.status, error_of(answer)) == (401, "authentication_error")
-    assert access.usage == Usage()
+    assert access.bill.usage == Usage()

@@ -35,7 +35,7 @@ async def test_what_a_run_used_is_counted_exactly(stream: bool) -> None:
     assert "input_tokens" in json.loads(counted.body)
     one = 1000 * 3e-6 + 200 * 15e-6
     counts = Usage(requests=2, input_tokens=2000, output_tokens=400, cost_usd=2 * one)
-    assert access.usage.model_dump() == pytest.approx(counts.model_dump())
+    assert access.bill.usage.model_dump() == pytest.approx(counts.model_dump())
     expected = ModelRequestSeen(
         status=200,
         model="claude-sonnet-4-5",
@@ -51,14 +51,14 @@ async def test_a_spent_budget_refuses_the_next_request() -> None:
     upstream = ScriptedModel(HELLO).upstream()
     access = bound_access(upstream, budget_usd=0.006, on_request=seen.append)
     assert (await post(access)).status == 200
-    before = access.budget_exhausted
+    before = access.bill.exhausted
     refused = [await post(access), await post(access)]
 
     assert [(a.status, error_of(a)) for a in refused] == [(400, "invalid_request_error")] * 2
     assert refused[0].headers["x-orchestrator-denied"] == "budget"
     assert b"budget of $0.006 is spent" in refused[0].body
-    assert (before, access.budget_exhausted) == (False, True)
-    assert access.usage.requests == 1
+    assert (before, access.bill.exhausted) == (False, True)
+    assert access.bill.usage.requests == 1
     assert [s.error_type for s in seen] == ["", "budget_exceeded"]
 
 
@@ -131,7 +131,7 @@ async def test_requests_at_once_do_not_go_beyond_the_budget_together() -> None:
 
         await model.let(3)
         assert [(await client.answer()).status for client in clients[1:]] == [200, 200]
-    assert access.usage.requests == 3
+    assert access.bill.usage.requests == 3
 
 
 async def test_requests_that_fit_together_do_not_wait() -> None:
@@ -171,7 +171,7 @@ async def test_who_hangs_up_while_waiting_makes_place_for_the_next() -> None:
         await model.let(3)
         assert (await first.answer()).status == 200
         assert (await third.answer()).status == 200
-    assert (model.asked, access.usage.requests) == (2, 2)
+    assert (model.asked, access.bill.usage.requests) == (2, 2)
 
 
 async def test_a_run_has_a_few_requests_under_way_and_no_more() -> None:
@@ -227,7 +227,7 @@ async def test_a_run_that_ends_has_its_requests_cut_and_on_its_bill_at_once() ->
         await turns()
 
         access.revoke()
-        used = access.usage
+        used = access.bill.usage
 
         assert access.is_idle
         assert (used.requests, used.output_tokens) == (2, 1003)
@@ -238,7 +238,7 @@ async def test_a_run_that_ends_has_its_requests_cut_and_on_its_bill_at_once() ->
                 await client.answer()
         access.bind(budget_usd=1.0, on_request=None)
     assert let_go == ["one"] * 2
-    assert (len(seen), access.usage) == (2, Usage())
+    assert (len(seen), access.bill.usage) == (2, Usage())
 
 
 async def test_a_listener_that_fails_does_not_cost_the_answer() -> None:
@@ -247,4 +247,4 @@ async def test_a_listener_that_fails_does_not_cost_the_answer() -> None:
 
     access = bound_access(ScriptedModel(HELLO).upstream(), on_request=fail)
     answer = await post(access)
-    assert (answer.status, access.usage.requests) == (200, 1)
+    assert (answer.status, access.bill.usage.requests) == (200, 1)

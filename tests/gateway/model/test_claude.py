@@ -12,9 +12,10 @@ from orchestrator.domain.container import HOME, MODEL_PORT, MODEL_URL, Container
 from orchestrator.domain.result import Usage
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.bill import ModelRequestSeen
-from orchestrator.gateway.model.scripted import Script, scripted_server
+from orchestrator.gateway.model.scripted import Script
 from orchestrator.gateway.model.upstream import HttpUpstream
 from tests.gateway.model.model_stage import CREDENTIAL, KEY, bound_access
+from tests.gateway.model.scripted_server import scripted_server
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +84,7 @@ async def test_claude_uses_a_tool_and_repeats_what_it_said(
     ]
     cost = 200 * 3e-6 + 50 * 15e-6
     counted = Usage(requests=3, input_tokens=200, output_tokens=50, cost_usd=cost)
-    assert access.usage.model_dump() == pytest.approx(counted.model_dump())
+    assert access.bill.usage.model_dump() == pytest.approx(counted.model_dump())
     assert result["total_cost_usd"] == pytest.approx(cost)
     asked = [r for r in server.requests if r.path == "/v1/messages"]
     assert {r.header("x-api-key") for r in asked} == {KEY}
@@ -101,5 +102,5 @@ async def test_claude_stops_at_once_when_the_budget_is_spent(
 
     assert (result["is_error"], result["api_error_status"]) == (True, 400)
     assert "budget of $0.0001 is spent" in str(result["result"])
-    assert access.budget_exhausted
-    assert access.usage.requests == 1
+    assert access.bill.exhausted
+    assert access.bill.usage.requests == 1

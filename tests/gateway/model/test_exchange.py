@@ -16,10 +16,10 @@ import pytest
 from orchestrator.domain.result import Usage
 from orchestrator.gateway.http.headers import Headers
 from orchestrator.gateway.http.loopback import serve_on_loopback
-from orchestrator.gateway.http.server import Request, Response
+from orchestrator.gateway.http.server import HttpRequest, HttpResponse
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.bill import ModelRequestSeen
-from orchestrator.gateway.model.scripted import Script, ScriptedModel, scripted_server
+from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.model.upstream import UpstreamRequest, UpstreamResponse
 from tests.gateway.model.model_stage import (
     ASKED,
@@ -33,6 +33,7 @@ from tests.gateway.model.model_stage import (
     http_upstream,
     post,
 )
+from tests.gateway.model.scripted_server import scripted_server
 from tests.gateway.near import Client, connection
 from tests.gateway.origin import listening
 
@@ -116,7 +117,7 @@ async def test_a_stream_is_unbuffered_all_the_way_through_http() -> None:
         await go_on.wait()
         yield b"second"
 
-    answer = Response(200, (("content-type", "text/event-stream"),), pieces())
+    answer = HttpResponse(200, (("content-type", "text/event-stream"),), pieces())
     got = b""
     async with api(answer) as url, http_upstream(url) as upstream:
         access = ModelAccess(upstream)
@@ -145,7 +146,7 @@ async def test_errors_of_the_api_are_passed_on_with_what_a_client_acts_on() -> N
     assert b"busy" in busy.body
     assert (refused.status, error_of(refused)) == (401, "authentication_error")
     assert "x-orchestrator-denied" not in refused.headers
-    assert access.usage == Usage(requests=2)
+    assert access.bill.usage == Usage(requests=2)
     assert [(s.status, s.error_type) for s in seen] == [
         (529, "overloaded_error"),
         (401, "authentication_error"),
@@ -153,7 +154,7 @@ async def test_errors_of_the_api_are_passed_on_with_what_a_client_acts_on() -> N
 
 
 async def test_a_proxy_that_repeats_the_key_does_not_tell_the_container() -> None:
-    said = Response(401, (("x-your-key", KEY),), f"wrong key {KEY}".encode())
+    said = HttpResponse(401, (("x-your-key", KEY),), f"wrong key {KEY}".encode())
     async with api(said) as url, http_upstream(url) as upstream:
         access = ModelAccess(upstream, CREDENTIAL)
         async with connection(access.service) as stream:
@@ -165,7 +166,7 @@ async def test_a_proxy_that_repeats_the_key_does_not_tell_the_container() -> Non
 
 async def test_nobody_there_is_said_with_what_to_check(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[ModelRequestSeen] = []
-    async with api(Response(200)) as url:
+    async with api(HttpResponse(200)) as url:
         pass
     async with http_upstream(url) as upstream:
         access = bound_access(upstream, CREDENTIAL, on_request=seen.append)
@@ -212,14 +213,14 @@ async def test_hanging_up_before_anything_was_sent_costs_nothing() -> None:
                     await asked.wait()
                     stream.end()
                     await ended.wait()
-    assert access.usage == Usage(requests=1)
+    assert access.bill.usage == Usage(requests=1)
 
 
 async def test_a_pool_that_is_used_up_is_not_blamed_on_the_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.gateway.model.upstream.MAX_CONNECTIONS", 1)
-    monkeypatch.setattr("orchestrator.gateway.model.upstream.POOL_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.gateway.model.upstream.MAX_UPSTREAM_CONNECTIONS", 1)
+    monkeypatch.setattr("orchestrator.gateway.model.upstream.UPSTREAM_POOL_SECONDS", 0.05)
     arrived = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -243,7 +244,7 @@ async def test_a_pool_that_is_used_up_is_not_blamed_on_the_address(
 
 
 async def test_a_redirect_is_not_followed() -> None:
-    away = Response(307, (("location", "http://127.0.0.1:1/"),))
+    away = HttpResponse(307, (("location", "http://127.0.0.1:1/"),))
     async with api(away) as url, http_upstream(url) as upstream:
         answer = await post(ModelAccess(upstream, CREDENTIAL))
     assert (answer.status, error_of(answer)) == (502, "api_error")
@@ -253,9 +254,9 @@ async def test_a_redirect_is_not_followed() -> None:
 async def test_no_cookie_goes_from_one_run_to_another() -> None:
     asked: list[Headers] = []
 
-    async def handler(request: Request) -> Response:
+    async def handler(request: HttpRequest) -> HttpResponse:
         asked.append(request.headers)
-        return Response(200, (("set-cookie", "who=me; Path=/"),), b"{}")
+        return HttpResponse(200, (("set-cookie", "who=me; Path=/"),), b"{}")
 
     async with serve_on_loopback(handler) as url, http_upstream(url) as upstream:
         first = await post(ModelAccess(upstream))
@@ -373,9 +374,9 @@ async def test_a_client_that_hangs_up_cancels_the_request_and_pays_for_it(when: 
         await let_go.wait()
         await ended.wait()
     assert [(s.status, s.error_type) for s in seen] == [(499, "client_gone")]
-    assert access.usage.input_tokens == -(-len(body(max_tokens=1000)) // 2)
+    assert access.bill.usage.input_tokens == -(-len(body(max_tokens=1000)) // 2)
     # What was sent is worked on, whether anybody waits for it or not.
-    assert access.usage.output_tokens == (1000 if when == "before the answer" else 0)
+    assert access.bill.usage.output_tokens == (1000 if when == "before the answer" else 0)
 
 
 async def test_a_client_that_hangs_up_ends_the_connection_to_the_api() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.gateway.model.metering import LINE_BYTES, Meter, Tally
+from orchestrator.gateway.model.metering import EVENT_LINE_BYTES, Meter, Tally
 from orchestrator.gateway.model.request import Asked
 
 START = {
@@ -153,9 +153,15 @@ def test_an_error_in_the_middle_of_a_stream_is_noticed_and_paid_for() -> None:
 
 def test_junk_and_endless_lines_are_survived() -> None:
     junk = b'data: [1]\ndata: {"type":"message_start","message":7}\ndata: \xff\n\n:ping\n'
-    long = b"data: " + b"x" * (LINE_BYTES + 10) + b"\n"
+    long = b"data: " + b"x" * (EVENT_LINE_BYTES + 10) + b"\n"
     meter = Meter(ASKED)
     meter.start(200, "text/event-stream")
-    for chunk in (junk, long[:LINE_BYTES], long[LINE_BYTES:-1], long[-1:], streamed(START, END)):
+    for chunk in (
+        junk,
+        long[:EVENT_LINE_BYTES],
+        long[EVENT_LINE_BYTES:-1],
+        long[-1:],
+        streamed(START, END),
+    ):
         meter.feed(chunk)
     assert meter.tally().output_tokens == 50

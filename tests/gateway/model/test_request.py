@@ -7,9 +7,9 @@ import json
 import pytest
 
 from orchestrator.gateway.model.request import (
+    BODY_NUMBER_CHARS,
+    MAX_BODY_PARTS,
     MAX_OUTPUT_TOKENS,
-    MAX_PARTS,
-    NUMBER_CHARS,
     Asked,
     Unreadable,
     asked_for,
@@ -24,12 +24,15 @@ from orchestrator.gateway.model.request import (
         (b"[" * 100_000, "a body that is not JSON"),
         (b'{"model": ', "a body that is not JSON"),
         (b"[]", "a body that is not an object"),
-        (b'{"messages": [' + b"1," * MAX_PARTS + b"1]}", "a body of more than 300000 parts"),
-        (b'{"messages": [' + b'"",' * MAX_PARTS + b"1]}", "a body of more than 300000 parts"),
-        (b'{"messages": ' + b'["\\\\",[' * MAX_PARTS, "a body of more than 300000 parts"),
+        (b'{"messages": [' + b"1," * MAX_BODY_PARTS + b"1]}", "a body of more than 300000 parts"),
+        (b'{"messages": [' + b'"",' * MAX_BODY_PARTS + b"1]}", "a body of more than 300000 parts"),
+        (b'{"messages": ' + b'["\\\\",[' * MAX_BODY_PARTS, "a body of more than 300000 parts"),
         ('{"a": "\\"", "b": []}'.encode("utf-16"), "a body that is not JSON"),
-        (b'{"max_tokens": ' + b"9" * (NUMBER_CHARS + 1) + b"}", "a body with a number of more"),
-        (b'{"temperature": 0.' + b"1" * NUMBER_CHARS + b"}", "a body with a number of more"),
+        (
+            b'{"max_tokens": ' + b"9" * (BODY_NUMBER_CHARS + 1) + b"}",
+            "a body with a number of more",
+        ),
+        (b'{"temperature": 0.' + b"1" * BODY_NUMBER_CHARS + b"}", "a body with a number of more"),
     ],
 )
 def test_a_body_that_would_take_too_long_is_not_read(body: bytes, what: str) -> None:
@@ -43,7 +46,7 @@ def test_a_full_context_of_tables_and_code_is_read() -> None:
     block = {"type": "tool_use", "id": "x", "name": "Bash", "input": {"command": "ls", "a": [1]}}
     messages = [{"role": "user", "content": [table]}, {"role": "user", "content": [block] * 9000}]
     body = json.dumps({"model": "m", "messages": messages}).encode()
-    assert body.count(b",") > 2 * MAX_PARTS
+    assert body.count(b",") > 2 * MAX_BODY_PARTS
     assert read_body(body)["messages"] == messages
 
 

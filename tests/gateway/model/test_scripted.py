@@ -13,9 +13,9 @@ import pytest
 from orchestrator.errors import AuthorError
 from orchestrator.gateway.model.scripted import (
     Refusal,
-    Reply,
     Script,
     ScriptedModel,
+    ScriptedReply,
     ScriptedUpstream,
     Text,
     ToolCall,
@@ -233,10 +233,10 @@ def test_a_script_is_read_from_yaml(tmp_path: Path) -> None:
         "    repeat: true\n"
     )
     assert load_script(path).steps == (
-        Reply(blocks=(ToolCall(tool="Bash", input={"command": "ls"}),)),
+        ScriptedReply(blocks=(ToolCall(tool="Bash", input={"command": "ls"}),)),
         Refusal(error=529),
-        Reply(blocks=(Text(text="a"), ToolCall(tool="Read"))),
-        Reply(blocks=(Text(text="b"),), delay_seconds=1.5, repeat=True),
+        ScriptedReply(blocks=(Text(text="a"), ToolCall(tool="Read"))),
+        ScriptedReply(blocks=(Text(text="b"),), delay_seconds=1.5, repeat=True),
     )
 
 
@@ -265,3 +265,13 @@ def test_a_wrong_script_is_told_by_place(tmp_path: Path, text: str, message: str
 @pytest.mark.parametrize("name", ["code-runner", "github", "web-search"])
 def test_the_examples_have_scripts(name: str) -> None:
     assert len(load_script(AGENTS / name / "script.yaml").steps) >= 2
+
+
+def test_a_script_that_says_two_things_is_refused_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "script.yaml"
+    path.write_text("steps:\n  - text: one\n    text: two\n")
+    with pytest.raises(AuthorError) as told:
+        load_script(path)
+    assert str(told.value) == (
+        f"the script {path}:3: steps[0].text: is given twice, first on line 2; remove one of them"
+    )

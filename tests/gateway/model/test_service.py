@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OperatorError
-from orchestrator.gateway.model.scripted import ScriptedModel, scripted_server
+from orchestrator.gateway.model.scripted import ScriptedModel
 from orchestrator.gateway.model.service import open_model_service
 from orchestrator.settings import Settings, read_settings
 from tests.gateway.model.model_stage import HELLO, KEY, post
+from tests.gateway.model.scripted_server import scripted_server
 
 pytestmark = pytest.mark.anyio
 

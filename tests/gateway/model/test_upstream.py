@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from orchestrator.errors import OperatorError
-from orchestrator.gateway.http.server import TURN_EVENTS
+from orchestrator.gateway.http.byte_stream import TURN_EVENTS
 from orchestrator.gateway.model.upstream import HttpUpstream, UpstreamRequest
 from tests.gateway.model.model_stage import http_upstream
 from tests.gateway.near import turns_during

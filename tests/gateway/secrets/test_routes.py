@@ -20,10 +20,11 @@ from pydantic import SecretStr
 
 from orchestrator.domain.agent import Network, Secret
 from orchestrator.errors import AuthorError
+from orchestrator.gateway.doorway import DENIALS_PER_HOST
 from orchestrator.gateway.egress.dial import Addresses, Denied, Dialer
 from orchestrator.gateway.egress.rules import EgressRules
 from orchestrator.gateway.secrets.route_rules import Refused, address_of, find_route
-from orchestrator.gateway.secrets.routes import TOLD_REFUSALS, RouteAccess, RouteSeen
+from orchestrator.gateway.secrets.routes import RouteAccess, RouteSeen
 from orchestrator.wire.streams import Stream
 from tests.gateway.near import Answer, Client, connection
 from tests.gateway.secrets.git_server import Exchange, HttpsServer, free_port, https_server
@@ -493,10 +494,10 @@ async def test_when_the_run_ends_what_is_under_way_ends_and_nothing_begins(serve
 async def test_whoever_goes_on_being_refused_fills_no_record(serve: Serve) -> None:
     stage = serve(hello)
     access = stage.access()
-    for _ in range(TOLD_REFUSALS + 5):
+    for _ in range(DENIALS_PER_HOST + 5):
         assert (await ask(access, stage.url("/admin"))).status == 403
     assert (await ask(access, stage.url("/repos/acme"))).status == 200
-    assert [each.allowed for each in stage.seen] == [*([False] * TOLD_REFUSALS), True]
+    assert [each.allowed for each in stage.seen] == [*([False] * DENIALS_PER_HOST), True]
 
 
 async def test_a_listener_that_fails_does_not_fail_the_request(
@@ -507,7 +508,7 @@ async def test_a_listener_that_fails_does_not_fail_the_request(
 
     stage = serve(hello)
     access = stage.access()
-    access.on_seen = fails
+    access._observer._on_seen = fails
     assert (await ask(access, stage.url("/repos/acme"))).status == 200
     assert "could not be recorded" in caplog.text
     assert TOKEN not in caplog.text + repr(access)

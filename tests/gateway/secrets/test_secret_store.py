@@ -118,7 +118,7 @@ async def test_a_file_that_others_can_write_is_not_believed(file: Path, mode: in
 async def test_a_file_of_somebody_else_is_not_believed(file: Path) -> None:
     write(file, "token: {env: OTHER}")
     os.chown(file, 12345, 12345)
-    assert "belongs to somebody else" in await refusal(SecretStore(file, {"OTHER": VALUE}))
+    assert "belongs to another user" in await refusal(SecretStore(file, {"OTHER": VALUE}))
 
 
 @pytest.mark.parametrize(
@@ -237,3 +237,12 @@ def test_a_settings_file_cannot_say_where_secrets_are(tmp_path: Path) -> None:
     (tmp_path / "orchestrator.yaml").write_text("secrets_file: mine.yaml\n")
     with pytest.raises(OperatorError, match="ORCHESTRATOR_SECRETS_FILE"):
         read_settings({"HOME": str(tmp_path)}, cwd=tmp_path)
+
+
+async def test_a_secret_that_is_kept_in_two_places_is_refused_by_line(file: Path) -> None:
+    write(file, f"token: {{env: OTHER}}\n{VALUE}: {{env: A}}\n{VALUE}: {{env: B}}\n")
+    said = await refusal(SecretStore(file, {"OTHER": VALUE}))
+    assert said == f"{file}:3: a key is given twice, first on line 2; remove one of them"
+
+    write(file, "token:\n  env: OTHER\n  env: ANOTHER\n")
+    assert f"{file}:3: a key is given twice" in await refusal(SecretStore(file, {"OTHER": VALUE}))

@@ -9,7 +9,6 @@ and writes recorded/<version>/<case>.jsonl. What differs from run to run or from
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import subprocess
@@ -26,8 +25,8 @@ import anyio.abc
 from orchestrator.containers.images.claude_binary import fetch_claude
 from orchestrator.domain.agent import AgentSpec, McpServer, Permissions
 from orchestrator.domain.container import HOME, WORKSPACE, Launch
-from orchestrator.gateway.http.loopback import SocketStream
-from orchestrator.gateway.parent import PATH, ParentAccess
+from orchestrator.gateway.http.loopback import listen_on_loopback
+from orchestrator.gateway.parent import PARENT_PATH, ParentAccess
 from orchestrator.runners.claude import input as claude_input
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.output import Parser
@@ -246,15 +245,8 @@ async def parent_on_loopback(case: Case) -> AsyncIterator[str]:
 
     access = ParentAccess(ask, lambda *_: None)
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        stream = SocketStream(reader, writer)
-        try:
-            await access.service(stream)
-        finally:
-            await stream.close()
-
-    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{PATH}"
+    async with listen_on_loopback(access.service) as url:
+        yield f"{url}{PARENT_PATH}"
 
 
 def _folders(parent: Path) -> tuple[Path, Path]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import anyio
 import pytest
@@ -27,6 +29,7 @@ from orchestrator.engine.conversation import (
     NOBODY_ALLOWS,
     ONE_BY_ONE,
     TOO_MANY_ASKED,
+    Approver,
     Conversation,
 )
 from orchestrator.gateway.parent import ParentAccess
@@ -50,6 +53,8 @@ class Scene:
     conversation: Conversation
     model: FakeModel
     access: ParentAccess
+    allow: tuple[str, ...]
+    ask: tuple[str, ...]
 
     async def exists(self, path: str) -> bool:
         return (await self.container.run(Launch(argv=("test", "-e", path)))).code == 0
@@ -101,26 +106,33 @@ async def scene(
             await container.listen(PARENT_PORT, "parent", access.service)
             async with container.spawn(launch) as process, anyio.create_task_group() as tasks:
                 conversation = Conversation(process)
-                conversation.allow_rules, conversation.ask_rules = allow, ask
                 tasks.start_soon(conversation.pump)
                 await conversation.initialize()
-                yield Scene(container, conversation, model, access)
+                yield Scene(container, conversation, model, access, allow, ask)
                 tasks.cancel_scope.cancel()
 
 
 class Pending:
-    """Calls that wait, in the order they came."""
+    """Approves for a scene: calls that wait, in the order they came."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, scene: Scene) -> None:
+        self.allow_rules, self.ask_rules = scene.allow, scene.ask
         self._in, self._out = anyio.create_memory_object_stream[PermissionAsked](10)
         self.withdrawn: list[PermissionAsked] = []
-        conversation.on_permission = self._in.send_nowait
-        conversation.on_withdrawn = self.withdrawn.append
+        self._approving = ExitStack()
+        self._approving.enter_context(scene.conversation.approved_by(self))
+
+    def ask(self, asked: PermissionAsked) -> None:
+        self._in.send_nowait(asked)
+
+    def withdraw(self, asked: PermissionAsked) -> None:
+        self.withdrawn.append(asked)
 
     async def next(self) -> PermissionAsked:
         return await self._out.receive()
 
     def close(self) -> None:
+        self._approving.close()
         self._in.close()
         self._out.close()
 
@@ -214,7 +226,7 @@ async def test_calls_are_approved_edited_and_rejected_one_by_one(
     commands = ("touch /tmp/approved", "touch /tmp/original && true", "touch /tmp/rejected")
     steps = [Use("Bash", {"command": command}) for command in commands]
     async with scene(runtime, spec, *steps, DONE, allow=("Bash",), ask=("Bash(touch:*)",)) as s:
-        pending = Pending(s.conversation)
+        pending = Pending(s)
         await s.conversation.say("Do it.")
         calls = [await pending.next()]
         before = await s.exists("/tmp/approved")
@@ -242,7 +254,7 @@ async def test_an_interrupt_withdraws_a_call_that_waits_and_nothing_runs(
 ) -> None:
     touch = Use("Bash", {"command": "touch /tmp/touched"})
     async with scene(runtime, spec, touch, Say("Back again."), ask=("Bash",)) as s:
-        pending = Pending(s.conversation)
+        pending = Pending(s)
         await s.conversation.say("Do it.")
         call = await pending.next()
         await s.conversation.interrupt()
@@ -267,7 +279,8 @@ async def test_with_nobody_to_ask_every_such_call_is_refused(
         ended = await s.conversation.turn()
         touched = await s.exists("/tmp/touched")
 
-    assert (ended.reason, ended.denied_tools, touched) == ("ok", ("Bash",), False)
+    denied = {denial.tool for denial in ended.denials}
+    assert (ended.reason, denied, touched) == ("ok", {"Bash"}, False)
     assert s.results == [NOBODY_ALLOWS]
 
 
@@ -277,13 +290,13 @@ async def test_nobody_is_asked_about_what_the_author_neither_allowed_nor_put_to_
     commands = ("mkdir /tmp/made", "touch /tmp/touched && mkdir /tmp/made")
     steps = [Use("Bash", {"command": command}) for command in commands]
     async with scene(runtime, spec, *steps, DONE, ask=("Bash(touch:*)",)) as s:
-        pending = Pending(s.conversation)
+        pending = Pending(s)
         await s.conversation.say("Do it.")
         ended = await s.conversation.turn()
         made = await s.exists("/tmp/made") or await s.exists("/tmp/touched")
         pending.close()
 
-    assert (ended.denied_tools, made) == (("Bash",), False)
+    assert ({denial.tool for denial in ended.denials}, made) == ({"Bash"}, False)
     assert s.results == [NOBODY_ALLOWS, ONE_BY_ONE]
 
 
@@ -295,7 +308,7 @@ async def test_a_command_of_several_parts_waits_where_all_of_the_tool_is_asked_a
     steps = (Use("Bash", {"command": both}), Use("Bash", {"command": denied}))
     deny = ("Bash(curl:*)",)
     async with scene(runtime, spec, *steps, DONE, allow=("Bash",), deny=deny, ask=("Bash",)) as s:
-        pending = Pending(s.conversation)
+        pending = Pending(s)
         await s.conversation.say("Do it.")
         call = await pending.next()
         assert await s.conversation.answer_permission(call.request_id, allow=True)
@@ -325,20 +338,19 @@ async def answered(
     spec: ContainerSpec,
     requests: list[object],
     answers: int,
-    on_permission: Callable[[PermissionAsked], None] | None = None,
-    on_withdrawn: Callable[[PermissionAsked], None] | None = None,
+    approver: Approver | None = None,
 ) -> list[object]:
     """What a program hears that makes requests as the CLI does, until it has so many answers."""
     argv = ("python3", "-c", IMPOSTOR, json.dumps(requests), str(answers))
-    launch = Launch(argv=argv, env={"PATH": claude_launch.PATH})
+    launch = Launch(argv=argv, env={"PATH": claude_launch.AGENT_PATH})
     with anyio.fail_after(PATIENCE):
         async with runtime.open(spec) as container, container.spawn(launch) as process:
             conversation = Conversation(process)
-            conversation.on_permission, conversation.on_withdrawn = on_permission, on_withdrawn
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(conversation.pump)
-                ended = await conversation.turn()
-                tasks.cancel_scope.cancel()
+            with nullcontext() if approver is None else conversation.approved_by(approver):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(conversation.pump)
+                    ended = await conversation.turn()
+                    tasks.cancel_scope.cancel()
     return list(json.loads(ended.text))
 
 
@@ -356,7 +368,10 @@ async def test_only_so_many_calls_wait_and_the_end_of_a_turn_gives_them_up(
     calls: list[object] = [call | {"decision_reason_type": "rule"}] * (MAX_ASKED + 3)
     asked: list[PermissionAsked] = []
     withdrawn: list[PermissionAsked] = []
-    said = await answered(runtime, spec, calls, 3, asked.append, withdrawn.append)
+    lists = SimpleNamespace(
+        allow_rules=(), ask_rules=(), ask=asked.append, withdraw=withdrawn.append
+    )
+    said = await answered(runtime, spec, calls, 3, cast("Approver", lists))
 
     refused = {"behavior": "deny", "message": TOO_MANY_ASKED}
     assert said == [[f"r{MAX_ASKED + n}", "success", refused] for n in range(3)]

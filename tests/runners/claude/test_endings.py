@@ -9,7 +9,6 @@ import pytest
 from orchestrator.runners.signs import ToolCalled, TurnEnded
 from tests.runners.claude.recordings import (
     BOTH,
-    CALL_USD,
     NEW,
     OLD,
     RECORDINGS,
@@ -56,11 +55,11 @@ AUTH = "Failed to authenticate. API Error: 401 scripted 401"
 
 ENDINGS: dict[str, dict[str, tuple[TurnEnded, ...]]] = {
     "text": both(done(text="Hello there.")),
-    "tool": both(done(2)),
-    "two_turns": both(ended("ok", "One.", usd=CALL_USD), ended("ok", "Two.", usd=2 * CALL_USD)),
+    "tool": both(done()),
+    "two_turns": both(ended("ok", "One."), ended("ok", "Two.")),
     "schema_retry": both(
-        ended("ok", '{"n": "one"}', usd=CALL_USD),
-        ended("ok", '{"n": 1}', turns=2, usd=3 * CALL_USD),
+        ended("ok", '{"n": "one"}'),
+        ended("ok", '{"n": 1}'),
     ),
     "api_400": both(ended("api_error", "API Error: 400 scripted 400")),
     "api_401": both(ended("api_auth", AUTH)),
@@ -70,76 +69,70 @@ ENDINGS: dict[str, dict[str, tuple[TurnEnded, ...]]] = {
     "api_500_then_ok": both(done()),
     "cut_in_text": {
         OLD: (ended("stream_cut", NO_JSON),),
-        NEW: (ended("stream_cut", NO_NAME, usd=0.000315),),
+        NEW: (ended("stream_cut", NO_NAME),),
     },
     "cut_after_text": {
         OLD: (ended("stream_cut", BROKE_OFF),),
-        NEW: (ended("stream_cut", LOST, turns=4, usd=0.00126),),
+        NEW: (ended("stream_cut", LOST),),
     },
     "cut_after_tool": {
-        OLD: (ended("stream_cut", BROKE_OFF, turns=2, usd=CALL_USD),),
-        NEW: (ended("stream_cut", LOST, turns=5, usd=0.00186),),
+        OLD: (ended("stream_cut", BROKE_OFF),),
+        NEW: (ended("stream_cut", LOST),),
     },
     "cut_then_ok": {
-        OLD: (ended("ok", "All done.", usd=0.000315),),
-        NEW: (ended("ok", "All done.", usd=0.00063),),
+        OLD: (ended("ok", "All done."),),
+        NEW: (ended("ok", "All done."),),
     },
     "dropped_in_text": {
         OLD: (ended("stream_cut", NO_JSON),),
         NEW: (ended("stream_cut", NO_NAME),),
     },
     "dropped_after_text": {
-        OLD: (ended("stream_cut", CLOSED, usd=0.000315),),
+        OLD: (ended("stream_cut", CLOSED),),
         NEW: (ended("stream_cut", NO_NAME),),
     },
-    "max_turns": both(
-        ended("max_turns", "Reached maximum number of turns (2)", turns=3, usd=2 * CALL_USD)
-    ),
+    "max_turns": both(ended("max_turns", "Reached maximum number of turns (2)")),
     "refusal": {
-        OLD: (ended("refusal", USAGE_POLICY, usd=CALL_USD),),
-        NEW: (ended("refusal", NO_HELP, turns=2, usd=2 * CALL_USD),),
+        OLD: (ended("refusal", USAGE_POLICY),),
+        NEW: (ended("refusal", NO_HELP),),
     },
     "max_tokens": {
-        OLD: (ended("max_tokens", TOO_LONG, usd=4 * CALL_USD),),
-        NEW: (ended("max_tokens", TOO_LONG, turns=4, usd=4 * CALL_USD),),
+        OLD: (ended("max_tokens", TOO_LONG),),
+        NEW: (ended("max_tokens", TOO_LONG),),
     },
     "stop_sequence": both(done(text="Stopped.")),
     "interrupt": both(
-        ended("cancelled", STOPPED, turns=3, usd=CALL_USD),
-        ended("ok", "Back again.", usd=2 * CALL_USD),
+        ended("cancelled", STOPPED),
+        ended("ok", "Back again."),
     ),
-    "interrupt_streaming": both(
-        ended("cancelled", STOPPED, turns=2), ended("ok", "Back again.", usd=CALL_USD)
-    ),
-    "denied": both(done(2, denied="touch forbidden")),
-    "denied_by_rule": both(done(2, denied="curl --version")),
+    "interrupt_streaming": both(ended("cancelled", STOPPED), ended("ok", "Back again.")),
+    "denied": both(done(denied="touch forbidden")),
+    "denied_by_rule": both(done(denied="curl --version")),
     "denied_twice": both(
-        done(2, denied="touch a"),
-        ended("ok", "All done.", turns=2, usd=4 * CALL_USD, denied="touch b", call=3),
+        done(denied="touch a"),
+        ended("ok", "All done.", denied="touch b", call=3),
     ),
-    "unknown_tool": both(done(2)),
+    "unknown_tool": both(done()),
     "failed_mcp": both(done()),
-    "approved": both(done(2)),
-    "approved_edited": both(done(2)),
-    "rejected": both(done(2, denied="touch a")),
-    "asked_unmentioned": both(done(2, denied="touch a")),
-    "asked_and_denied_by_rule": both(done(2, denied="touch a")),
-    "asked_and_denied_in_a_subshell": both(done(2, denied="(mkdir b && touch a)")),
-    "asked_of_parts": both(done(2, denied="mkdir d && touch a")),
-    "asked_of_mcp": both(done(2).model_copy(update={"denials": (REFUSED_QUESTION,)})),
-    "asked_together": both(
-        ended("ok", "All done.", turns=3, usd=2 * CALL_USD, denied="touch b", call="1b")
-    ),
+    "approved": both(done()),
+    "approved_edited": both(done()),
+    "rejected": both(done(denied="touch a")),
+    "asked_unmentioned": both(done(denied="touch a")),
+    "asked_and_denied_by_rule": both(done(denied="touch a")),
+    "asked_and_denied_in_a_subshell": both(done(denied="(mkdir b && touch a)")),
+    "asked_of_parts": both(done(denied="mkdir d && touch a")),
+    "asked_of_mcp": both(done().model_copy(update={"denials": (REFUSED_QUESTION,)})),
+    "asked_together": both(ended("ok", "All done.", denied="touch b", call="1b")),
     "asked_interrupted": both(
-        ended("cancelled", STOPPED, turns=3, usd=CALL_USD, denied="touch a"),
-        ended("ok", "Back again.", usd=2 * CALL_USD),
+        ended("cancelled", STOPPED, denied="touch a"),
+        ended("ok", "Back again."),
     ),
-    "parent_asked": both(done(2)),
-    "parent_asked_twice_at_once": both(ended("ok", "All done.", turns=3, usd=2 * CALL_USD)),
-    "parent_told": both(done(2)),
+    "parent_asked": both(done()),
+    "parent_asked_twice_at_once": both(ended("ok", "All done.")),
+    "parent_told": both(done()),
     "parent_interrupted": both(
-        ended("cancelled", STOPPED, turns=3, usd=CALL_USD),
-        ended("ok", "Back again.", usd=2 * CALL_USD),
+        ended("cancelled", STOPPED),
+        ended("ok", "Back again."),
     ),
 }
 
@@ -184,10 +177,3 @@ def test_the_error_of_one_turn_is_not_held_against_the_next() -> None:
     result = line({"type": "result", "subtype": "success", "stop_reason": "end_turn"})
     reasons = [s.reason for s in parse(spoken + result + result) if isinstance(s, TurnEnded)]
     assert reasons == ["max_tokens", "ok"]
-
-
-@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1, True, "1", 10**400])
-def test_a_cost_that_is_none_is_nothing(cost: object) -> None:
-    (sign,) = parse(line({"type": "result", "total_cost_usd": cost}))
-    assert isinstance(sign, TurnEnded)
-    assert sign.cost_usd == 0

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.runners.claude.permissions import is_asked_about
 from orchestrator.runners.signs import PermissionAsked, PermissionWithdrawn
-from tests.runners.claude.recordings import BOTH, OLD, recorded, returned
+from tests.runners.claude.recordings import BOTH, OLD, names, recorded, returned
 
 ASKED = PermissionAsked(
     request_id="00000000-0000-4000-8000-000000000003",
@@ -84,9 +84,9 @@ def test_an_interrupt_withdraws_the_question_and_an_answer_that_comes_late_does_
     version: str,
 ) -> None:
     signs = recorded(version, "asked_interrupted")
-    first = ["ready", "tool_called", "permission_asked", "permission_withdrawn"]
-    first += ["control_answered", "tool_returned", "turn_ended"]
-    assert [sign.kind for sign in signs] == [*first, "ready", "said", "turn_ended"]
+    first = ["Ready", "ToolCalled", "PermissionAsked", "PermissionWithdrawn"]
+    first += ["ControlAnswered", "ToolReturned", "TurnEnded"]
+    assert names(signs) == [*first, "Ready", "Said", "TurnEnded"]
     assert PermissionWithdrawn(request_id=ASKED.request_id) in signs
     assert "The tool use was rejected" in returned(version, "asked_interrupted")[0][0]
 

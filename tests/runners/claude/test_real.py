@@ -112,7 +112,6 @@ async def test_two_turns_are_one_conversation(runtime: DockerRuntime, spec: Cont
 
     assert (first.reason, first.text) == ("ok", "One.")
     assert (second.reason, second.text) == ("ok", "Two.")
-    assert first.session_id == second.session_id
     system, messages = (json.dumps(talk.model.bodies[1][key]) for key in ("system", "messages"))
     assert "You are under test." in system
     assert all(text in messages for text in ("First question.", "One.", "Second question."))
@@ -151,7 +150,7 @@ async def test_permissions_are_as_the_author_wrote_them(
 
     assert made == [True, False, False, False]
     assert [denial.input["command"] for denial in ended.denials] == [*commands[1:]]
-    assert ended.denied_tools == ("Bash",)
+    assert {denial.tool for denial in ended.denials} == {"Bash"}
     assert isinstance(talk.signs[0], Ready)
     assert talk.signs[0].tools == ("Bash",)
 
@@ -266,7 +265,7 @@ async def test_a_hostile_workspace_and_home_change_nothing(
         ended = await talk.say("Do it.")
         marks = [mark for mark in (*MARKS, "/tmp/touched") if await talk.exists(mark)]
 
-    assert (ended.reason, ended.denied_tools) == ("ok", ("Bash",))
+    assert (ended.reason, {denial.tool for denial in ended.denials}) == ("ok", {"Bash"})
     assert marks == []
     assert elsewhere.requests == []
     assert "workspace speaks" not in talk.asked

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.containers.docker import runtime as docker_runtime
 from orchestrator.containers.docker.create import create_body
 from orchestrator.doctor.examination import Check
-from orchestrator.surfaces.cli.doctor import EXIT_BROKEN, _shown_checks
+from orchestrator.surfaces.cli.doctor import EXIT_BROKEN_PROMISE, _shown_checks
 from orchestrator.surfaces.cli.main import main
 
 HELD = Check(name="dns", promise="no name can be resolved", ok=True, detail="[none]", advice="")
@@ -68,7 +68,7 @@ def test_a_broken_promise_gets_a_cross_an_advice_and_an_exit_code(
         return {**body, "HostConfig": {**config, "NanoCpus": 0}}
 
     monkeypatch.setattr(docker_runtime, "create_body", without_a_cpu_limit)
-    assert run("doctor") == EXIT_BROKEN
+    assert run("doctor") == EXIT_BROKEN_PROMISE
     lines = capsys.readouterr().out.splitlines()
     crosses = [at for at, line in enumerate(lines) if line.startswith("✗")]
     assert [lines[at].split()[1] for at in crosses] == ["processors"]

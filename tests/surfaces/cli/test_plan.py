@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
+from orchestrator.app import NO_ENGINE, NOT_BUILT, ShownPlan
 from orchestrator.domain.agent import (
     AgentSpec,
     Asking,
@@ -19,17 +21,9 @@ from orchestrator.domain.agent import (
 )
 from orchestrator.domain.container import User
 from orchestrator.domain.task import Task
-from orchestrator.plan import Place, Plan, plan
+from orchestrator.plan import STAND_IN_RUN, STAND_IN_TOKEN, Place, plan, shown_variables
 from orchestrator.surfaces.cli.main import main
-from orchestrator.surfaces.cli.plan import (
-    MODEL_SECRET,
-    NO_ENGINE,
-    TOKEN,
-    Row,
-    plan_document,
-    plan_rows,
-    shown_variables,
-)
+from orchestrator.surfaces.cli.plan import MODEL_SECRET, Row, plan_document, plan_rows
 
 AGENT = AgentSpec(
     name="fixer",
@@ -53,11 +47,15 @@ AGENT = AgentSpec(
 PLACE = Place(image="agents:1", workspace_owner=User(uid=501, gid=20))
 TASK = Task(agent="fixer", prompt="(the task)", workspace=Path("/srv/work"))
 
+LAUNCH = ("command", "environment", "file")
+"""Rows that tell what is launched, word for word."""
 
-def planned() -> Plan:
-    agent = AGENT.model_copy(update={"env": {"TOKEN": "${FIXER_TOKEN}"}})
-    shown, _ = shown_variables(agent, frozenset({"FIXER_TOKEN"}))
-    return plan(agent, TASK, PLACE, shown, TOKEN, {"api-key": "<api-key>"})
+
+def shown(agent: AgentSpec = AGENT, task: Task = TASK, *unset: str) -> ShownPlan:
+    agent = agent.model_copy(update={"env": {"TOKEN": "${FIXER_TOKEN}"}})
+    values, _ = shown_variables(agent, frozenset({"FIXER_TOKEN"}))
+    made = plan(agent, task, PLACE, values, STAND_IN_TOKEN, {"api-key": "<api-key>"})
+    return ShownPlan(made, {"orchestrator.run": STAND_IN_RUN}, unset)
 
 
 def run(*argv: str) -> int:
@@ -69,8 +67,8 @@ def run(*argv: str) -> int:
 
 
 def test_people_read_what_a_run_could_touch() -> None:
-    rows = list(plan_rows(planned()))
-    told = [row for row in rows if row.heading not in ("command", "environment", "file")]
+    rows = list(plan_rows(shown()))
+    told = [row for row in rows if row.heading not in LAUNCH]
     assert told == [
         Row("agent", "fixer, for main"),
         Row("image", "agents:1"),
@@ -100,15 +98,21 @@ def test_people_read_what_a_run_could_touch() -> None:
         Row("timeout", "120 s, 50 turns"),
         Row("budget", "$0.5"),
         Row("answer", "text, 2 retries"),
+        Row(
+            "stand-in",
+            "<a token for one run> is shown for the token that opens the model to one container, "
+            "which is random",
+        ),
+        Row("stand-in", "<the run's id> is shown for what the run is called, which is random"),
     ]
     (command,) = (row.text for row in rows if row.heading == "command")
     assert command.startswith("claude -p ")
     assert Row("environment", "TOKEN=<FIXER_TOKEN>") in rows
-    assert Row("environment", f"ANTHROPIC_API_KEY={TOKEN}") in rows
+    assert Row("environment", f"ANTHROPIC_API_KEY={STAND_IN_TOKEN}") in rows
 
 
 def test_programs_read_the_same() -> None:
-    told = plan_document(planned(), unset=("TRACKER_KEY",))
+    told = plan_document(shown(AGENT, TASK, "TRACKER_KEY"))
     command, environment, files = (told.pop(key) for key in ("command", "environment", "files"))
     assert told == {
         "agent": "fixer",
@@ -158,6 +162,14 @@ def test_programs_read_the_same() -> None:
         "workspace": {"mode": "rw", "gitignore": False},
         "runtime": None,
         "seccomp": "strict",
+        "seccomp_sha256": None,
+        "lease_seconds": 60.0,
+        "lifetime_seconds": 180.0,
+        "labels": {"orchestrator.run": "<the run's id>"},
+        "stand_ins": {
+            "<a token for one run>": "the token that opens the model to one container",
+            "<the run's id>": "what the run is called",
+        },
         "tools": {"allow": ["Bash", "Read"], "deny": ["Bash(rm:*)"]},
         "approval": {},
         "ask": {"whom": "nobody", "answer_seconds": 3600.0, "approval_seconds": 3600.0},
@@ -186,9 +198,17 @@ def test_programs_read_the_same() -> None:
         "output_format": "text",
         "cwd": "/workspace",
     }
-    launch = planned().launch
+    launch = shown().plan.launch
     assert (command, environment) == (list(launch.argv), launch.env)
-    assert files == [{"path": file.path, "mode": "0600"} for file in launch.files]
+    assert files == [
+        {
+            "path": file.path,
+            "mode": "0600",
+            "bytes": len(file.content),
+            "sha256": hashlib.sha256(file.content).hexdigest(),
+        }
+        for file in launch.files
+    ]
 
 
 def test_people_read_what_stays_and_whom_it_deals_with() -> None:
@@ -202,16 +222,16 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
         ask=Asking(whom="user"),
         subagents=("fixer",),
     )
-    rows = list(plan_rows(plan(agent, Task(agent="keeper", prompt="-"), PLACE, {}, TOKEN)))
-    told = [row for row in rows if row.heading not in ("command", "environment", "file")]
+    rows = list(plan_rows(shown(agent, Task(agent="keeper", prompt="-"))))
+    told = [row for row in rows if row.heading not in LAUNCH]
     assert told[3:5] == [
         Row("mount", "a volume of its own -> /workspace, to read and write", warning=True),
         Row("mount", "a volume of its own -> /home/agent, to read and write", warning=True),
     ]
-    assert told[8:-4] == [
+    assert told[9:-7] == [
         Row("tools allowed", "Bash, Read"),
         Row("tools denied", "Write, Read"),
-        Row("approval", "somebody's word is waited for: Bash"),
+        Row("approval", "the caller decides about: Bash"),
         Row("asks", "may ask the person behind its caller"),
         Row("subagents", "may run fixer", warning=True),
         Row("MCP servers", "none"),
@@ -229,7 +249,7 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
 
 def test_people_read_how_many_containers_wait() -> None:
     agent = AgentSpec(name="quick", description="Quick.", warm=2)
-    rows = plan_rows(plan(agent, Task(agent="quick", prompt="-"), PLACE, {}, TOKEN))
+    rows = plan_rows(shown(agent, Task(agent="quick", prompt="-")))
     assert Row("spares", "2 wait, with the CLI started") in rows
 
 
@@ -309,3 +329,12 @@ def test_a_terminal_gets_a_table(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["agent", "fixer,", "for", "main"]
     assert max(map(len, lines)) <= 80
+
+
+def test_an_image_that_is_not_built_is_named_and_not_built(
+    image: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("ORCHESTRATOR_BASE_IMAGE", "nobody/has:this")
+    assert run("plan", "fixer", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["image"] == NOT_BUILT

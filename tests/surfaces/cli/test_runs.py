@@ -19,7 +19,7 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.store.runs import RunRecord, Store
 from orchestrator.surfaces.cli.main import main
-from orchestrator.surfaces.cli.runs import HEADINGS, runs_table
+from orchestrator.surfaces.cli.runs import RUN_HEADINGS, runs_table
 from tests.surfaces.conftest import Project
 
 TASK = Task(agent="echo", prompt="Say it\nagain", run_id="r1")
@@ -60,7 +60,7 @@ def test_a_run_can_be_looked_up_afterwards(
 
     assert run("runs") == 0
     heading, row = capsys.readouterr().out.splitlines()
-    assert heading.split() == list(HEADINGS)
+    assert heading.split() == list(RUN_HEADINGS)
     assert row.split()[:5] == [run_id, "echo", "main", "completed", "ok"]
     assert row.split()[-1] == "hello"
 
@@ -221,7 +221,7 @@ def test_runs_can_be_chosen_by_status_and_agent(
     assert run("runs", "--status", "failed") == 0
     assert capsys.readouterr().out == "no run is like that\n"
     assert run("runs", "--status", "done") == 2
-    assert "no run is 'done'; known: pending, running" in capsys.readouterr().err
+    assert "there is no status 'done'; there are pending, running" in capsys.readouterr().err
     assert run("runs", "--watch") == 2
 
 
@@ -236,7 +236,9 @@ def test_old_runs_are_pruned_and_those_under_way_stay(
             await store.set_status(task.run_id, "running")
             if number < 4:
                 await store.finish(DONE.model_copy(update={"run_id": task.run_id}))
-                await store.write("UPDATE runs SET ended = ? WHERE run_id = ?", number, task.run_id)
+                await store.database.write(
+                    "UPDATE runs SET ended = ? WHERE run_id = ?", number, task.run_id
+                )
         store.close()
 
     anyio.run(fill)

@@ -121,7 +121,7 @@ def test_what_is_no_session_is_told_in_a_sentence(
     project.agent("keep", SCRIPT, FIELDS)
     project.agent("forgetful", SCRIPT)
     told = {
-        ("run", "keep", "x", "--session", "../x"): "error: session: a session's name is letters, ",
+        ("run", "keep", "x", "--session", "../x"): "error: session: must be letters, ",
         ("run", "forgetful", "x", "--session", "a"): "error: agent 'forgetful' has no sessions; ",
         ("sessions", "show", "kep"): "error: there is no session 'kep/main/default'; known: none\n",
         ("sessions", "stop", "keep/you"): "error: there is no session 'keep/you/default'; known: ",

@@ -26,9 +26,14 @@ from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.settings import read_settings
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
-from orchestrator.surfaces.cli.answers import INPUT_CHARS, shown_input, span
 from orchestrator.surfaces.cli.main import main
-from orchestrator.surfaces.cli.tasks import EXIT_NOT_ENDED, exit_code
+from orchestrator.surfaces.cli.tasks import (
+    EXIT_NOT_ENDED,
+    TERMINAL_INPUT_CHARS,
+    exit_code,
+    input_line,
+)
+from orchestrator.surfaces.text import span
 from tests.surfaces.conftest import Project
 
 PATIENCE = 120
@@ -115,10 +120,10 @@ def approvals(state: Path) -> dict[str, Approval]:
     return anyio.run(read)
 
 
-def test_ask_lists_what_waits_with_the_commands_that_answer_it(
+def test_pending_lists_what_waits_with_the_commands_that_answer_it(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("ask") == 0
+    assert run("pending") == 0
     assert capsys.readouterr().out.splitlines() == [
         "r1: coder asks (m1; answers itself in 2 h)",
         "    Which",
@@ -131,7 +136,7 @@ def test_ask_lists_what_waits_with_the_commands_that_answer_it(
         '    {"command": "echo c2"}',
         "  orchestrator approve r1 c2    or reject",
     ]
-    assert run("ask", "--json") == 0
+    assert run("pending", "--json") == 0
     said = json.loads(capsys.readouterr().out)
     assert [each["message_id"] for each in said["questions"]] == ["m1"]
     assert [each["call_id"] for each in said["approvals"]] == ["c1", "c2"]
@@ -171,7 +176,7 @@ def test_a_tool_call_is_allowed_only_by_its_name_or_with_all_others(
     assert kept["c1"].new_input == {"command": "true"}
     assert kept["c2"].message == "not today"
     assert run("approve", "r1", "--all") == 0
-    assert capsys.readouterr().out == "no tool call of r1 waits for anybody's word\n"
+    assert capsys.readouterr().out == "no tool call of r1 waits to be approved\n"
 
 
 @pytest.mark.parametrize(
@@ -228,8 +233,10 @@ def test_the_exit_code_is_that_of_the_first_run_that_did_not_end_well() -> None:
 
 
 def test_an_input_that_is_too_long_says_how_much_is_missing() -> None:
-    shown = shown_input({"command": "x" * 5000})
-    assert shown.endswith(f"… and {5000 + 15 - INPUT_CHARS} characters more (ask --json)")
+    shown = input_line({"command": "x" * 5000})
+    assert shown.endswith(
+        f"… and {5000 + 15 - TERMINAL_INPUT_CHARS} characters more (pending --json)"
+    )
     assert [span(seconds) for seconds in (-1, 59, 60, 7200, 86400)] == [
         *("0 s", "59 s", "1 min", "2 h", "1 d"),
     ]
@@ -260,7 +267,7 @@ def _only_run() -> str:
     async def find() -> str:
         store = Store(Path(os.environ["ORCHESTRATOR_STATE_DIR"]) / "runs.sqlite")
         try:
-            return (await store.runs(1))[0].run_id
+            return (await store.find_runs(limit=1))[0].run_id
         finally:
             store.close()
 
@@ -276,7 +283,7 @@ def test_a_question_of_a_run_in_one_terminal_is_answered_in_another(
         hint = next(line for line in process.stderr if "orchestrator reply" in line)
         assert run("wait", run_id, "--timeout", "60") == EXIT_NOT_ENDED
         assert "asker asks (" in capsys.readouterr().out
-        assert run("ask", "--json") == 0
+        assert run("pending", "--json") == 0
         (question,) = json.loads(capsys.readouterr().out)["questions"]
         message_id = question["message_id"]
         assert f"`orchestrator reply {run_id} {message_id} ANSWER`" in hint
@@ -284,8 +291,8 @@ def test_a_question_of_a_run_in_one_terminal_is_answered_in_another(
         out, _ = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (0, "it is blue\n")
     capsys.readouterr()
-    assert run("ask") == 0
-    assert capsys.readouterr().out == "nobody asks anything\n"
+    assert run("pending") == 0
+    assert capsys.readouterr().out == "nothing waits for an answer\n"
     assert run("wait", run_id) == 0
 
 

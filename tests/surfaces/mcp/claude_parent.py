@@ -18,7 +18,7 @@ import pytest
 from orchestrator.containers.images.claude_binary import arch_of, fetch_claude
 from orchestrator.errors import ImageBuildFailed
 from orchestrator.gateway.http.loopback import serve_on_loopback
-from orchestrator.gateway.http.server import Request, Response
+from orchestrator.gateway.http.server import HttpRequest, HttpResponse
 from orchestrator.gateway.model.scripted import Script, ScriptedUpstream
 from orchestrator.gateway.model.upstream import UpstreamRequest
 from orchestrator.settings import read_settings
@@ -86,9 +86,9 @@ class _Model:
         self._play = play
         self._begun = False
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         if request.path != "/v1/messages":
-            return Response(200 if request.method == "HEAD" else 404)
+            return HttpResponse(200 if request.method == "HEAD" else 404)
         asked = json.loads(request.body)
         step = await (self._play.asend(_last_result(asked)) if self._begun else anext(self._play))
         self._begun = True
@@ -96,7 +96,7 @@ class _Model:
         held = AsyncExitStack()
         sent = UpstreamRequest(request.method, request.target, request.headers, request.body)
         said = await held.enter_async_context(upstream.send(sent))
-        return Response(said.status, said.headers, said.body, held.aclose)
+        return HttpResponse(said.status, said.headers, said.body, held.aclose)
 
 
 def _last_result(asked: Document) -> Document:

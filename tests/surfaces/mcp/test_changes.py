@@ -211,7 +211,7 @@ async def test_a_session_that_cannot_be_is_refused_in_a_sentence(client: Client)
     assert text(forgetful).startswith("agent 'idle' has no sessions; call it without one, or ")
     odd = await call(client, "run_subagent", agent_name="keep", prompt="x", session="../x")
     assert odd.is_error
-    assert "session: a session's name is letters, digits," in text(odd)
+    assert "session: must be letters, digits," in text(odd)
     assert "Value error" not in text(odd)
 
 

@@ -19,8 +19,9 @@ import pytest
 from orchestrator.containers.file_lock import file_lock
 from orchestrator.containers.images.claude_binary import arch_of, fetch_claude
 from orchestrator.errors import ImageBuildFailed
-from orchestrator.gateway.model.scripted import Script, scripted_server
+from orchestrator.gateway.model.scripted import Script
 from orchestrator.settings import read_settings
+from tests.gateway.model.scripted_server import scripted_server
 from tests.surfaces.mcp.mcp_stage import (
     COMMAND,
     PATIENCE,

@@ -9,7 +9,7 @@ import mcp.types as t
 import pytest
 
 from orchestrator.domain.exchange import Approval
-from orchestrator.engine.tasks.tasks import TaskView
+from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.surfaces.mcp.answers import details, document, run_answer
 from tests.surfaces.mcp.mcp_stage import ERAS, PATIENCE, call, text
 from tests.surfaces.task_stage import ASKS, Document, Serve, bash
@@ -50,7 +50,7 @@ async def test_a_question_ends_the_wait_and_its_answer_ends_the_task(
         code, said = await server.refused("reply_subagent", **answer)
         assert (code, said) == (
             "run_refused",
-            f"run {run_id} has ended; nobody is there to hear the answer",
+            f"run {run_id} has ended, so no agent is there to hear the answer",
         )
         _, said = await server.refused("reply_subagent", **{**answer, "message_id": "m0"})
         assert said == f"run {run_id} has asked no question 'm0'"

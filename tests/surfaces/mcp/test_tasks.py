@@ -11,7 +11,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.shared.exceptions import MCPDeprecationWarning
 
-from orchestrator.app import LazyRuntime
+from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.surfaces.mcp import tasks as mcp_tasks
 from tests.surfaces.mcp.mcp_stage import ERAS, FOR_EVER, PATIENCE, call, http_server, on_stage, text
 from tests.surfaces.mcp.test_http import TOKEN_ENV, connected
@@ -167,7 +167,7 @@ async def test_waiting_for_any_of_several_tells_which_still_run(serve: Serve) ->
 
 
 async def test_a_log_is_read_piece_by_piece(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_tasks, "LOG_EVENTS", 2)
+    monkeypatch.setattr(mcp_tasks, "LOG_PAGE_EVENTS", 2)
     async with serve() as server:
         agent = server.agent("quick", {"text": "done"})
         run = await server.call("run_subagent", agent_name=agent, prompt="x")

@@ -13,9 +13,9 @@ import pytest
 
 from orchestrator.errors import ApplyRefused, CopyFailed
 from orchestrator.workspace.applying.apply import Applied, apply
-from orchestrator.workspace.changes.changes import Changes
-from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.changes.collected import Changes
 from orchestrator.workspace.paths import STAGE
+from orchestrator.workspace.transfer import collect, copy_in
 from tests.workspace.trees import PATIENCE, LocalBox, Tree, git, make, tree
 
 FILES: dict[str, str | bytes] = {
@@ -218,7 +218,7 @@ async def test_what_is_saved_after_it_was_looked_at_is_not_lost(
         saved.append(without_stage(root))
 
     at_call(monkeypatch, "symlink", 1, meanwhile)  # written with all that is new, before any step
-    with pytest.raises(ApplyRefused, match=f"{name} was changed by somebody else"):
+    with pytest.raises(ApplyRefused, match=f"{name} was changed by another program"):
         apply(changes, root)
     assert [tree(root)] == saved
 
@@ -243,7 +243,7 @@ async def test_what_is_saved_where_something_new_goes_is_not_overwritten(
         real(source, target, **options)
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(ApplyRefused, match=f"{name} was changed by somebody else"):
+    with pytest.raises(ApplyRefused, match=f"{name} was changed by another program"):
         apply(changes, root)
     assert (root / name).read_text() == "the user's\n"
     after = without_stage(root)
@@ -265,7 +265,7 @@ async def test_what_is_written_to_a_file_that_was_open_is_not_lost(
             file.write(b"more\n")
 
         at_call(monkeypatch, "rmdir", 1, meanwhile)
-        with pytest.raises(ApplyRefused, match=r"a\.txt was changed by somebody else"):
+        with pytest.raises(ApplyRefused, match=r"a\.txt was changed by another program"):
             apply(changes, root)
     assert tree(root) == {**before, "a.txt": ("file", 0o644, b"a\nmore\n")}
 
@@ -287,7 +287,7 @@ async def test_neither_what_is_saved_over_a_change_nor_what_was_there_before_is_
         raise failure
 
     at_call(monkeypatch, "rmdir", 1, meanwhile)
-    with pytest.raises(CopyFailed, match=r"somebody else saved a\.txt \(old-0\)") as failed:
+    with pytest.raises(CopyFailed, match=r"another program saved a\.txt \(old-0\)") as failed:
         apply(changes, root)
     (stage,) = root.glob(f"{STAGE}*")
     assert f"what was there before is in {stage} under" in str(failed.value)
@@ -411,7 +411,7 @@ async def test_an_interruption_while_all_is_taken_back_still_tells_what_was_save
         raise OSError(28, "No space left on device")
 
     at_call(monkeypatch, "rmdir", 1, meanwhile)
-    with pytest.raises(CopyFailed, match=r"was broken off: somebody else saved a\.txt") as failed:
+    with pytest.raises(CopyFailed, match=r"was broken off: another program saved a\.txt") as failed:
         apply(changes, root)
     assert isinstance(failed.value.__cause__, KeyboardInterrupt)
     assert in_stage(root) == [b"a\n"]

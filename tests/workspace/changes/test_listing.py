@@ -9,10 +9,10 @@ import pytest
 
 from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.applying.apply import apply
-from orchestrator.workspace.changes.changes import Changes, State
-from orchestrator.workspace.copies import collect, copy_in
+from orchestrator.workspace.changes.collected import Changes, State
 from orchestrator.workspace.paths import in_git, is_repository, leads_out, path_problem
 from orchestrator.workspace.reading.pack import record
+from orchestrator.workspace.transfer import collect, copy_in
 from tests.workspace.trees import PATIENCE, LocalBox, make, tree
 
 END = record("end", "")

@@ -10,13 +10,13 @@ import pytest
 
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import WORKSPACE, Launch
-from orchestrator.workspace.copies import copy_in
 from orchestrator.workspace.git.config import (
     read_config,
     safe_config,
     without_any_credentials,
     without_credentials,
 )
+from orchestrator.workspace.transfer import copy_in
 from tests.workspace.trees import PATIENCE, LocalBox, git, make, repository, tree
 
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/home/agent"}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.workspace.copies import collect, copy_in
 from orchestrator.workspace.reading.ignore import Ignore
 from orchestrator.workspace.reading.ignore_pattern import read_pattern
+from orchestrator.workspace.transfer import collect, copy_in
 from tests.workspace.trees import PATIENCE, LocalBox, git, make, repository, tree
 
 FILES: dict[str, str | bytes] = {
@@ -128,6 +128,10 @@ def test_no_pattern_takes_for_ever(line: str, path: str) -> None:
     assert not Ignore({"": [line]}).ignored_anywhere(path, folder=False)
 
 
+@pytest.mark.timeout(20)
 def test_a_line_that_is_longer_than_any_name_matches_nothing() -> None:
+    assert read_pattern("[!a]" * 250_000) is None
+    assert read_pattern("*?" * 255) is not None
+    assert read_pattern("*?" * 256) is None
     assert read_pattern("?" * 256) is None
     assert read_pattern("*" * 1_000_000) is not None

@@ -1,4 +1,4 @@
-"""Changes: what became of a copy, kept on disk until somebody applies it or the run is forgotten.
+"""Changes: what became of a copy, kept on disk until it is applied or the run is forgotten.
 
 A folder (0700) with manifest.json, changes.patch if there is one, and objects/SHA256, the new
 contents.
@@ -17,7 +17,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.paths import in_git, parents, path_problem
-from orchestrator.workspace.reading.pack import Entry
+from orchestrator.workspace.reading.pack import TreeEntry
 
 MANIFEST = "manifest.json"
 PATCH = "changes.patch"
@@ -46,7 +46,7 @@ class State(Frozen):
     target: str = ""
 
     @classmethod
-    def of(cls, entry: Entry | None) -> State:
+    def of(cls, entry: TreeEntry | None) -> State:
         if entry is None:
             return cls()
         return cls(
@@ -57,11 +57,13 @@ class State(Frozen):
             target=entry.target,
         )
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> TreeEntry | None:
         """The other way round; None for what is absent."""
         if self.kind == "absent":
             return None
-        return Entry(self.kind, self.mode, size=self.size, sha256=self.sha256, target=self.target)
+        return TreeEntry(
+            self.kind, self.mode, size=self.size, sha256=self.sha256, target=self.target
+        )
 
 
 class Change(Frozen):
@@ -126,7 +128,7 @@ def load_changes(folder: Path) -> Changes:
 
 
 def make_folder(folder: Path) -> None:
-    """For one run's changes, and nobody else's eyes."""
+    """For one run's changes; only this user may read it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     (folder / OBJECTS).mkdir(mode=0o700, exist_ok=True)

@@ -12,7 +12,7 @@ import anyio.to_thread
 from orchestrator.domain.container import MIB, WORKSPACE, Launch
 from orchestrator.errors import CopyFailed
 from orchestrator.workspace.box import Box, Chunks, Gentle, Odd, Reader, nothing, program, talk
-from orchestrator.workspace.changes.changes import OBJECTS, Changes, make_folder, save_changes
+from orchestrator.workspace.changes.collected import OBJECTS, Changes, make_folder, save_changes
 from orchestrator.workspace.changes.listing import MAX_CHANGES, Listing
 from orchestrator.workspace.changes.objects import Objects
 from orchestrator.workspace.changes.patch import PATCH_SECONDS, TIDY_SECONDS, make_patch, no_input
@@ -29,21 +29,21 @@ KILL_SECONDS = 10.0
 """For the agent's processes to end before the copy is looked at."""
 
 COMPARE_SECONDS = 120.0
-FETCH_SECONDS = 300.0
+READ_BACK_SECONDS = 300.0
 """For what changed to be found, and to be read."""
 
-DISK_SECONDS = 10.0
+SAVE_SECONDS = 10.0
 """For what was read to be on this machine's disk."""
 
 COLLECT_SECONDS = (
-    KILL_SECONDS + COMPARE_SECONDS + FETCH_SECONDS + DISK_SECONDS + PATCH_SECONDS + TIDY_SECONDS
+    KILL_SECONDS + COMPARE_SECONDS + READ_BACK_SECONDS + SAVE_SECONDS + PATCH_SECONDS + TIDY_SECONDS
 )
-"""All of `collect`: who waits less than this may lose changes that could have been had."""
+"""All of `collect`: a caller that waits less than this may lose changes."""
 
 MARKER_SECONDS = 10.0
 """For a copy to be known again."""
 
-LOOK_SECONDS = 60.0
+COPY_LOOK_SECONDS = 60.0
 """For a look at when a copy has changed last."""
 
 TICK_SECONDS = 1.0
@@ -113,7 +113,7 @@ async def is_untouched(box: Box, seconds: float, *, target: str = WORKSPACE) -> 
     minutes = f"-{(seconds + TICK_SECONDS) / 60:.4f}"
     look = Launch(argv=("find", target, "-cmin", minutes, "-printf", "x", "-quit"), cwd="/")
     try:
-        with anyio.fail_after(LOOK_SECONDS):
+        with anyio.fail_after(COPY_LOOK_SECONDS):
             await talk(Gentle(box), look, no_input(), keep)
     except (CopyFailed, Odd, TimeoutError):
         return False
@@ -165,7 +165,7 @@ async def _collected(
     contents = _Contents(listing, Objects(folder / OBJECTS), limit_bytes)
     try:
         await _listed(box, listing, program("compare", target, str(MAX_CHANGES), mending))
-        with anyio.fail_after(FETCH_SECONDS):
+        with anyio.fail_after(READ_BACK_SECONDS):
             fetch = program("fetch", target, "0", mending)
             await talk(box, fetch, _batches(contents.wanted()), contents.read)
         problem = f"more than {MAX_CHANGES:,} things are new" if listing.too_many else ""
@@ -196,7 +196,7 @@ async def _listed(box: Box, listing: Listing, compare: Launch) -> None:
             await talk(box, compare, _batches(listing.snapshot.records()), read)
         await anyio.to_thread.run_sync(listing.check)  # many rules for many names take a while
     except (Odd, TimeoutError):
-        listing.clear()  # half a tree, or an impossible one, is of no use to anybody
+        listing.clear()  # half a tree, or an impossible one, is of no use
         raise
 
 
@@ -224,7 +224,7 @@ class _Contents:
             if kind == "end":
                 return
             if found is None or not found.fetched or found.kind != "file" or path in self.known:
-                raise Odd("a file came that nobody asked for")
+                raise Odd("a file came that was not asked for")
             if kind == "skip":
                 self._listing.left_out["could not be read"].append(str(path))
                 continue

@@ -16,10 +16,10 @@ from orchestrator.domain.container import MIB, WORKSPACE, ContainerSpec, Launch,
 from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused, CopyRefused
 from orchestrator.workspace.applying.apply import apply
-from orchestrator.workspace.changes.changes import Changes, load_changes
-from orchestrator.workspace.copies import collect, copy_in, is_there, is_untouched
+from orchestrator.workspace.changes.collected import Changes, load_changes
 from orchestrator.workspace.paths import MARKER
 from orchestrator.workspace.reading.tree import Snapshot
+from orchestrator.workspace.transfer import collect, copy_in, is_there, is_untouched
 from tests.workspace.trees import PATIENCE, LocalBox, LocalProgram, git, make, repository, tree
 
 LINES = "".join(f"line {number}\n" for number in range(50))
@@ -241,7 +241,7 @@ async def test_what_a_hostile_agent_leaves_is_told_and_cannot_leave_the_tree(
 async def test_a_flood_of_files_ends_in_a_warning_and_not_in_a_flood(
     container: Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.workspace.copies.MAX_CHANGES", 1000)
+    monkeypatch.setattr("orchestrator.workspace.transfer.MAX_CHANGES", 1000)
     root = make(tmp_path / "project", {"file": "x"})
     flood = (
         "import os\n"

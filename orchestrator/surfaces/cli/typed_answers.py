@@ -1,11 +1,10 @@
-"""What a run asks, for people: as lines, and answered right there by whoever sits at the terminal.
+"""What the run of this command asks, answered by what the operator types at the terminal.
 
 What is shown comes from a stranger, and a word typed before it was shown counts for nothing.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import termios
@@ -13,61 +12,26 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from orchestrator.surfaces.cli.tasks import input_line
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from orchestrator.domain.events import Event
-    from orchestrator.domain.exchange import Approval, Question
     from orchestrator.engine.tasks.task_book import TaskBook
 
-INPUT_CHARS = 2000
-"""Of a tool call's input; `ask --json` has all of it."""
-
-LINE_BYTES = 64 * 1024
+TYPED_BYTES = 64 * 1024
 """Of an answer that is typed."""
 
-LOOK_SECONDS = 0.3
-"""How often a question that waits to be answered here is looked at: others may answer it."""
+TYPED_SECONDS = 0.3
+"""How often a question is looked at while nothing is typed: it may be answered elsewhere."""
 
 YES = ("y", "yes")
 NO = ("n", "no")
 
 
-def question_lines(question: Question, agent: str, now: float) -> Iterator[str]:
-    """A question, and the command that answers it."""
-    left = span(question.deadline - now)
-    yield f"{question.run_id}: {agent} asks ({question.message_id}; answers itself in {left})"
-    yield from _indented(question.question)
-    yield f"  orchestrator reply {question.run_id} {question.message_id} ANSWER"
-
-
-def approval_lines(approval: Approval, agent: str, now: float) -> Iterator[str]:
-    """A tool call, and the commands that decide it."""
-    left = span(approval.deadline - now)
-    tool, call = approval.tool, approval.call_id
-    yield f"{approval.run_id}: {agent} wants to use {tool} ({call}; rejected in {left})"
-    yield from _indented(shown_input(approval.input))
-    yield f"  orchestrator approve {approval.run_id} {call}    or reject"
-
-
-def shown_input(given: object) -> str:
-    """A tool call's input, which says so if it is not all there."""
-    text = json.dumps(given, ensure_ascii=False)
-    if len(text) <= INPUT_CHARS:
-        return text
-    return f"{text[:INPUT_CHARS]}… and {len(text) - INPUT_CHARS} characters more (ask --json)"
-
-
-def span(seconds: float) -> str:
-    """A time, roughly."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
-
-
-class Answers:
-    """The questions of one run, put to whoever sits at the terminal, if somebody does."""
+class TypedAnswers:
+    """The questions of one run, put to the operator, if our terminal is one that types to us."""
 
     def __init__(self, book: TaskBook, run_id: str, say: Callable[[str], None]) -> None:
         self._book = book
@@ -78,8 +42,8 @@ class Answers:
         self._asked = anyio.Event()
         self._terminal = sys.stdin.isatty() and sys.stderr.isatty()
 
-    def _somebody(self) -> bool:
-        """Whether somebody can type to us: a job in the background would be stopped for trying."""
+    def _can_type(self) -> bool:
+        """Whether the terminal types to us: it would stop a job in the background for reading."""
         try:
             return self._terminal and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
         except OSError:  # a terminal that is not ours to be stopped by
@@ -92,7 +56,7 @@ class Answers:
             self._open.pop(which, None)
         elif event.kind in ("asked", "approval_asked"):
             self._open[which] = event
-            if len(self._open) == 1 or not self._somebody():
+            if len(self._open) == 1 or not self._can_type():
                 self._put(which, event)
             self._asked.set()
             self._asked = anyio.Event()
@@ -113,27 +77,27 @@ class Answers:
 
     def _put(self, which: str, event: Event) -> None:
         """Say what is to be answered now, and how."""
-        if self._somebody():
+        if self._can_type():
             termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed was not meant for this
         if event.kind == "asked":
-            here = f"type the answer to {which} here, or " * self._somebody()
+            here = f"type the answer to {which} here, or " * self._can_type()
             self._say(f"{here}`orchestrator reply {self._run_id} {which} ANSWER`")
         else:
-            here = f"y or n to {which}, or " * self._somebody()
-            self._say(shown_input(event.data.get("input")))
+            here = f"y or n to {which}, or " * self._can_type()
+            self._say(input_line(event.data.get("input")))
             self._say(f"{here}`orchestrator approve {self._run_id} {which}`, or reject")
 
     async def _typed(self, which: str) -> str | None:
         """A line, or None if it came too late or will not come."""
         while which in self._open:
-            if not self._somebody():
-                await anyio.sleep(LOOK_SECONDS)
+            if not self._can_type():
+                await anyio.sleep(TYPED_SECONDS)
                 continue
-            with anyio.move_on_after(LOOK_SECONDS):
+            with anyio.move_on_after(TYPED_SECONDS):
                 await anyio.wait_readable(sys.stdin)
-                if not self._somebody():
+                if not self._can_type():
                     continue
-                data = os.read(sys.stdin.fileno(), LINE_BYTES)
+                data = os.read(sys.stdin.fileno(), TYPED_BYTES)
                 self._terminal = bool(data)
                 return data.decode(errors="replace") if data else None
         return None
@@ -157,9 +121,3 @@ class Answers:
         except RunRefused as exc:
             self._say(str(exc))
         self._open.pop(which, None)
-
-
-def _indented(text: str) -> Iterator[str]:
-    from orchestrator.surfaces.event_lines import visible
-
-    return (f"    {line}" for line in visible(text).splitlines())

@@ -1,0 +1,117 @@
+"""A runtime on an engine that is looked for when the first container is wanted.
+
+A server says hello to its client before there is an engine, and also if there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from orchestrator.containers.labels import ContainerInfo
+from orchestrator.containers.runtime import Container, Reaped
+from orchestrator.domain.container import ContainerSpec
+from orchestrator.settings import Settings
+
+if TYPE_CHECKING:
+    from orchestrator.containers.docker.runtime import DockerRuntime
+
+IMAGE_SECONDS = 10.0
+"""For how long an image is believed to be what it was: to ask takes as long as a claim."""
+
+OpenRuntime = Callable[[], "AbstractAsyncContextManager[DockerRuntime]"]
+
+
+class LazyRuntime:
+    """Runtime (containers/runtime.py) on an engine that is looked for when first needed."""
+
+    def __init__(self, settings: Settings, open_runtime: OpenRuntime) -> None:
+        self._settings = settings
+        self._open_runtime = open_runtime
+        self._stack = AsyncExitStack()
+        self._lock = anyio.Lock()
+        self._runtime: DockerRuntime | None = None
+        self._images: dict[str, tuple[str, float]] = {}
+        """Image -> what was found out about it, and when."""
+        self._looking: dict[str, asyncio.Task[str]] = {}
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):  # every wait inside is bounded
+            await asyncio.gather(*self._looking.values(), return_exceptions=True)
+            await self._stack.aclose()
+
+    async def agent_image(self) -> str:
+        """The image that agents run in, built if it is missing."""
+        from orchestrator.containers.images.agent_image import build_agent_image  # noqa: PLC0415 docker takes 200 ms
+
+        engine = (await self._get()).engine
+        build = partial(build_agent_image, engine, self._settings, lambda _: None)
+        return await self._known("", build)
+
+    async def image_id(self, image: str) -> str:
+        """What an image's name stands for; "" if nothing has that name."""
+        from orchestrator.containers.images.agent_image import image_id  # noqa: PLC0415 docker takes 200 ms
+
+        engine = (await self._get()).engine
+        return await self._known(image, partial(image_id, engine, image))
+
+    async def _known(self, name: str, find: Callable[[], str]) -> str:
+        """What was found out about an image a moment ago, or is now. Finding out goes on when the
+        call that wanted it is cancelled: a build would begin anew with each call.
+        """
+        found, at = self._images.get(name, ("", -math.inf))
+        if found and anyio.current_time() - at <= IMAGE_SECONDS:
+            return found
+
+        async def look() -> str:
+            try:
+                found = await anyio.to_thread.run_sync(find)
+                self._images[name] = found, anyio.current_time()
+                return found
+            finally:
+                del self._looking[name]
+
+        if name not in self._looking:
+            self._looking[name] = asyncio.create_task(look())
+        return await asyncio.shield(self._looking[name])
+
+    @asynccontextmanager
+    async def open(
+        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None, name: str = ""
+    ) -> AsyncIterator[Container]:
+        runtime = await self._get()
+        async with runtime.open(spec, labels=labels, name=name) as container:
+            yield container
+
+    @asynccontextmanager
+    async def keep(
+        self, key: str, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Container]:
+        runtime = await self._get()
+        async with runtime.keep(key, spec, labels=labels) as container:
+            yield container
+
+    async def seccomp_profile(self) -> str | None:
+        return await (await self._get()).seccomp_profile()
+
+    async def forget(self, key: str) -> bool:
+        return await (await self._get()).forget(key)
+
+    async def list(self) -> tuple[ContainerInfo, ...]:
+        return await (await self._get()).list()
+
+    async def reap(self) -> tuple[Reaped, ...]:
+        return await (await self._get()).reap()
+
+    async def _get(self) -> DockerRuntime:
+        async with self._lock:
+            if self._runtime is None:
+                self._runtime = await self._stack.enter_async_context(self._open_runtime())
+            return self._runtime

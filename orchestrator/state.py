@@ -1,0 +1,49 @@
+"""The record of runs, opened without an engine or an agent: settings in, the book of tasks out.
+
+Apart from app.py, which loads all that runs agents: `orchestrator runs` need not wait for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from orchestrator.containers.owner import Owner
+from orchestrator.engine.tasks.news import News
+from orchestrator.engine.tasks.task_book import TaskBook
+from orchestrator.settings import Settings
+from orchestrator.store.exchanges import Exchanges
+from orchestrator.store.runs import Store
+from orchestrator.store.session_rows import SessionRow, SessionRows
+from orchestrator.workspace.kept import CHANGES, Kept
+
+
+@contextmanager
+def open_store(settings: Settings, owner: str = "") -> Iterator[Store]:
+    """The database; `owner` is the orchestrator process whose runs are written to it."""
+    store = Store(settings.state_dir / "runs.sqlite", owner)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@asynccontextmanager
+async def open_book(settings: Settings) -> AsyncIterator[TaskBook]:
+    """The tasks of all processes; those whose orchestrator has died have ended."""
+    with open_store(settings) as store:
+        alive = Owner(settings.state_dir).alive
+        recall = Kept(settings.state_dir / CHANGES).recall
+        book = TaskBook(store, Exchanges(store), News(), alive, recall)
+        await book.settle()
+        yield book
+
+
+async def living_sessions(settings: Settings) -> tuple[SessionRow, ...]:
+    """The sessions of all orchestrators; one whose orchestrator has died is stopped."""
+    with open_store(settings) as store, Owner(settings.state_dir) as owner:
+        rows = await SessionRows(store, owner.id).all()
+        return tuple(
+            row if owner.alive(row.owner) else row.model_copy(update={"state": "stopped"})
+            for row in rows
+        )

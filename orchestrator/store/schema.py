@@ -1,0 +1,97 @@
+"""Every table of the store, as numbered migrations.
+
+A database file says in `PRAGMA user_version` how many of them it has had. A change of the tables is
+one more entry at the end of MIGRATIONS; the entries above it stay as they are, because files exist
+that have had them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from orchestrator.errors import StoreTooNew
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    # 1. IF NOT EXISTS: orchestrators that did not number their tables yet made the same ones, the
+    # last three of them only where a run could ask something.
+    (
+        """
+        CREATE TABLE IF NOT EXISTS runs (
+            run_id TEXT PRIMARY KEY, agent TEXT NOT NULL, caller TEXT NOT NULL,
+            status TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL,
+            task TEXT NOT NULL, result TEXT, created REAL NOT NULL, ended REAL)
+        """,
+        "CREATE INDEX IF NOT EXISTS runs_by_time ON runs (created)",
+        "CREATE INDEX IF NOT EXISTS runs_by_all ON runs (caller, agent, status, created)",
+        """
+        CREATE INDEX IF NOT EXISTS runs_by_parent ON runs (json_extract(task, '$.parent_run_id'))
+        """,
+        "CREATE INDEX IF NOT EXISTS runs_under_way ON runs (created) WHERE ended IS NULL",
+        "CREATE INDEX IF NOT EXISTS runs_by_agent ON runs (agent, created)",
+        "CREATE INDEX IF NOT EXISTS runs_by_status ON runs (status, created)",
+        "CREATE INDEX IF NOT EXISTS runs_by_caller ON runs (caller, created)",
+        """
+        CREATE TABLE IF NOT EXISTS events (
+            run_id TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, kind TEXT NOT NULL,
+            text TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (run_id, seq)) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE IF NOT EXISTS sessions (
+            agent TEXT NOT NULL, caller TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL,
+            owner TEXT NOT NULL, conversation TEXT NOT NULL, runs INTEGER NOT NULL,
+            created REAL NOT NULL, used REAL NOT NULL, expires REAL NOT NULL,
+            wanted INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (agent, caller, name)) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE IF NOT EXISTS questions (
+            message_id TEXT PRIMARY KEY, run_id TEXT NOT NULL, question TEXT NOT NULL,
+            status TEXT NOT NULL, asked REAL NOT NULL, deadline REAL NOT NULL,
+            default_answer TEXT NOT NULL, answer TEXT, answered REAL)
+        """,
+        "CREATE INDEX IF NOT EXISTS questions_by_run ON questions (run_id)",
+        """
+        CREATE TABLE IF NOT EXISTS approvals (
+            call_id TEXT NOT NULL, run_id TEXT NOT NULL, tool TEXT NOT NULL, input TEXT NOT NULL,
+            decision TEXT NOT NULL, asked REAL NOT NULL, deadline REAL NOT NULL, new_input TEXT,
+            message TEXT NOT NULL DEFAULT '', PRIMARY KEY (run_id, call_id)) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE IF NOT EXISTS orders (
+            order_id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, kind TEXT NOT NULL,
+            text TEXT NOT NULL, created REAL NOT NULL, taken REAL)
+        """,
+        "CREATE INDEX IF NOT EXISTS open_orders ON orders (taken, run_id)",
+        "CREATE INDEX IF NOT EXISTS orders_by_run ON orders (run_id)",
+    ),
+)
+"""Statements, each entry in its order; not a script, which would commit before it begins."""
+
+RUN_TABLES = ("events", "questions", "approvals", "orders", "runs")
+"""The tables with rows of a run; its own row is deleted last."""
+
+
+def version_of(db: sqlite3.Connection, path: Path) -> int:
+    """How many migrations the file has had; StoreTooNew if it has had some that we do not know."""
+    found = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if found > len(MIGRATIONS):
+        raise StoreTooNew(
+            f"the record of runs, {path}, was written by a newer orchestrator (its tables have "
+            f"version {found}, this orchestrator knows {len(MIGRATIONS)}); nothing in it was "
+            "changed. Install the newer orchestrator again, or name another directory in "
+            "ORCHESTRATOR_STATE_DIR"
+        )
+    return found
+
+
+def migrate(db: sqlite3.Connection, path: Path) -> None:
+    """Apply the migrations that the file has not had, all of them or none."""
+    if version_of(db, path) == len(MIGRATIONS):
+        return
+    with db:  # commits, or rolls back
+        db.execute("BEGIN IMMEDIATE")
+        # Look again: another process may have migrated the file while this one waited for the lock.
+        for statements in MIGRATIONS[version_of(db, path) :]:
+            for statement in statements:
+                db.execute(statement)
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

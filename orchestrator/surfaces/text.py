@@ -1,0 +1,71 @@
+"""Texts for people: made harmless, cut to a width, put into columns. No surface of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+LINE_CHARS = 200
+"""How much a plain line has room for; a terminal cuts at its own width."""
+
+GAP = "  "
+"""Between two columns."""
+
+
+def visible(text: str) -> str:
+    """The text without what a terminal would obey rather than show."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
+
+
+def quoted(name: str) -> str:
+    """A name on one line, which it cannot end: in quotes if it holds anything that would."""
+    return name if name.isprintable() else json.dumps(name)
+
+
+def shortened(text: str, width: int = LINE_CHARS) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def one_line(text: str) -> str:
+    """A text of several lines, which an agent or its author wrote, as one."""
+    return " ".join(visible(text).split())
+
+
+def cut_json(value: object, chars: int) -> tuple[str, int]:
+    """A value as JSON, its first characters only, and how many there are besides."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text[:chars], max(0, len(text) - chars)
+
+
+def span(seconds: float) -> str:
+    """A time, roughly."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
+
+
+def table(rows: Sequence[Sequence[str]], *, width: int = 0, least: int = 0) -> Iterator[str]:
+    """A line for each row, with its cells below each other.
+
+    With a width, the last column is cut to what the others leave of it, though not below `least`.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    left = max(least, width - sum(widths) - len(GAP) * len(widths))
+    for *cells, last in rows:
+        padded = [cell.ljust(size) for cell, size in zip(cells, widths, strict=True)]
+        yield GAP.join([*padded, shortened(last, left) if width else last]).rstrip()
+
+
+def write(text: str, stream: TextIO) -> None:
+    """Print a line, with ? for what the stream's encoding cannot say."""
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines on stdout, made visible first: an agent may have written what is in them."""
+    for line in lines:
+        write(visible(line), sys.stdout)

@@ -1,0 +1,45 @@
+"""Texts for people: cut, joined, in columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.surfaces.text import cut_json, one_line, quoted, shortened, span, table
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    rows = (("RUN", "STATUS", "PROMPT"), ("r1", "", "do it"), ("r-long", "failed", ""))
+    assert list(table(rows)) == [
+        "RUN     STATUS  PROMPT",
+        "r1              do it",
+        "r-long  failed",
+    ]
+    assert list(table([])) == []
+
+
+@pytest.mark.parametrize(
+    ("width", "least", "prompt"),
+    [(16, 0, "paint it"), (15, 0, "paint …"), (9, 0, "…"), (9, 4, "pai…"), (0, 4, "paint it")],
+)
+def test_the_last_column_gets_what_is_left_of_the_width(
+    width: int, least: int, prompt: str
+) -> None:
+    assert list(table([("r1", "ok", "paint it")], width=width, least=least)) == [
+        f"r1  ok  {prompt}"
+    ]
+
+
+def test_a_text_is_cut_only_if_it_is_too_long() -> None:
+    assert [shortened("four", width) for width in (5, 4, 3)] == ["four", "four", "fo…"]
+    assert cut_json({"a": "é"}, 10) == ('{"a": "é"}', 0)
+    assert cut_json({"a": "é"}, 7) == ('{"a": "', 3)
+
+
+def test_what_a_stranger_wrote_stays_on_its_line() -> None:
+    assert one_line(" paint\n\tit \x1b[2J") == "paint it �[2J"
+    assert (quoted("a b"), quoted("a\nb")) == ("a b", '"a\\nb"')
+
+
+def test_a_time_is_told_roughly() -> None:
+    seconds = (-1, 59.4, 60, 7200, 86400)
+    assert [span(each) for each in seconds] == ["0 s", "59 s", "1 min", "2 h", "1 d"]
