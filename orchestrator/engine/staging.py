@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -116,7 +116,7 @@ class Planner:
         versions = tuple(_identity(bind.source) for bind in binds)
         if takes_spares(agent):
             versions = (await self._engine.image_id(container.image), *versions)
-        return replace(prepared, versions=versions)
+        return prepared.with_versions(versions)
 
     def _look(self, agent: AgentSpec, task: Task) -> _Found:
         """All that is looked for on the disk, at one go. Blocks."""
