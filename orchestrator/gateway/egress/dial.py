@@ -23,7 +23,7 @@ import h11
 
 from orchestrator.gateway.egress.proxies import Proxies, Proxy
 from orchestrator.gateway.http.request_head import ANSWER_HEAD_BYTES
-from orchestrator.gateway.http.socket_stream import SocketStream
+from orchestrator.gateway.http.socket_stream import SocketStream, Unreachable
 
 RESOLVE_SECONDS = 10.0
 """For the addresses of a name."""
@@ -60,10 +60,6 @@ proxy.
 
 class Denied(Exception):
     """It may not be connected to. The text is for the agent."""
-
-
-class Unreachable(Exception):
-    """It could not be connected to. The text is for people and holds no secret."""
 
 
 def is_own(address: str) -> bool:

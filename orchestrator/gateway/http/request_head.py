@@ -72,12 +72,15 @@ class Head:
         """What came after the head: of CONNECT, the first bytes for the tunnel."""
         return bytes(self.http.trailing_data[0])
 
+    def begin_answer(self) -> None:
+        self.answered = True
+
     async def answer(
         self, status: int, text: str, *, reason: str = "", headers: Headers = ()
     ) -> None:
         """Give a short answer of ours, the last one on this connection."""
         if not self.answered:
-            self.answered = True
+            self.begin_answer()
             await answer_shortly(self.client, self.http, status, text, reason, headers)
 
 
