@@ -16,7 +16,7 @@ Left out, because no test should care:
 
 - strings: a message may be worded anew
 - log lines, `__repr__` and `__str__`: they are for people
-- numbers that are choices: constants and defaults that are a number or a product of numbers, and
+- numbers that are choices: constants and defaults that are a number or made of numbers, and
   arguments whose name ends in a unit; whether the bound itself is kept is asked by `compare`
 - annotations and decorators, with the limits of fields in them: choices too
 - what is never run (`if TYPE_CHECKING:`, `assert`)
@@ -336,9 +336,11 @@ def _short(node: ast.AST) -> str:
 
 
 def _chosen(node: ast.expr) -> bool:
-    """A number, or numbers put together."""
+    """A number, or numbers put together, some of them by their names."""
     if isinstance(node, ast.BinOp):
         return _chosen(node.left) and _chosen(node.right)
+    if isinstance(node, ast.Name):
+        return node.id.isupper()
     return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 

@@ -69,6 +69,7 @@ def test_each_kind_of_mistake_is_made_where_it_can_be() -> None:
     "source",
     [
         "WAIT_SECONDS = 60 * 60\n",
+        "MAX_READ = 4 * MAX_CHARS\n",
         "a = f(timeout=5)\n",
         "a: int = 5\n",
         "a: Annotated[int, Field(ge=1)]\n",

@@ -87,3 +87,16 @@ async def test_a_client_that_leaves_does_not_make_an_answer_a_broken_one() -> No
                 await answering.wait()
                 stream.reset()
             assert [(seen.status, seen.why) for seen in way.seen] == [(499, "")]
+
+
+async def test_what_a_proxy_sends_right_behind_its_answer_is_not_lost() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhurry")
+
+    async with listening(talk) as way:
+        dialer = Dialer(Names(), {"https_proxy": f"http://{HERE}:{way}"})
+        with anyio.fail_after(PATIENCE):
+            outside = await dialer.dial("web.example", 443, anything)
+            assert await outside.read() == b"hurry"
+            await outside.aclose()

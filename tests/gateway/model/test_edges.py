@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
-from tests.gateway.model.model_stage import body, bound_access
+from tests.gateway.model.model_stage import body, bound_access, post
 from tests.gateway.model.test_metering import measured
 from tests.gateway.near import Client, connection
 
@@ -35,3 +35,18 @@ async def test_an_answer_under_way_is_reset_when_its_run_is_over() -> None:
         access.revoke()
         with pytest.raises(ConnectionResetError):
             await stream.read()
+
+
+async def test_a_script_goes_on_by_what_the_model_has_said_since_the_user_spoke() -> None:
+    steps = [{"text": "one"}, {"text": "two"}]
+    script = Script.model_validate({"steps": steps, "each_task": True})
+    user = {"role": "user", "content": "hi"}
+    said = {"role": "assistant", "content": "one"}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "done"}
+    for messages, answer in (
+        ([user], b"one"),
+        ([user, said, {"role": "user", "content": [result]}], b"two"),
+        ([user, said, user], b"one"),
+    ):
+        access = bound_access(ScriptedModel(script).upstream())
+        assert answer in (await post(access, messages=messages)).body

@@ -1,0 +1,13 @@
+"""How much of an untrusted value is handed on."""
+
+from __future__ import annotations
+
+from orchestrator.runners.json_fields import VALUE_PARTS, bounded_dict_of
+
+
+def test_a_value_is_handed_on_up_to_its_most_parts_and_left_out_beyond() -> None:
+    def handed_on(items: int) -> object:
+        return bounded_dict_of({"input": {"list": [0] * items}}, "input")["list"]
+
+    assert handed_on(VALUE_PARTS - 1) == [0] * (VALUE_PARTS - 1)  # the list itself is a part
+    assert handed_on(VALUE_PARTS) == "…"
