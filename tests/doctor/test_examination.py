@@ -153,7 +153,8 @@ async def test_an_image_that_does_not_know_localhost_breaks_the_promise(
 
 
 async def test_a_setuid_file_is_found(runtime: DockerRuntime, spec: ContainerSpec) -> None:
-    async with runtime.open(spec) as container:
+    plain = spec.model_copy(update={"seccomp": None})  # ours lets none be made
+    async with runtime.open(plain) as container:
         script = "cp /bin/true /tmp/gain && chmod u+s /tmp/gain"
         assert (await container.run(Launch(argv=("sh", "-c", script)))).code == 0
         found = await look_inside("setuid files", container)
