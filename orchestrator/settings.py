@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 
@@ -28,6 +28,8 @@ MIN_TOKEN_CHARS = 16
 
 SETTINGS_FILE = "orchestrator.yaml"
 """Looked for in the current directory; its keys are the names of the fields below."""
+USER_FILE = "config.yaml"
+"""The user's own, for all projects, beside secrets.yaml."""
 
 SETTINGS_BYTES = 1024 * 1024
 """The longest settings file that is read."""
@@ -101,6 +103,9 @@ class Settings(Frozen):
     """ANTHROPIC_BASE_URL: where model requests go."""
 
 
+Writer = Literal["project", "user", "environment"]
+
+
 class Source(NamedTuple):
     """Where a setting may come from."""
 
@@ -109,7 +114,10 @@ class Source(NamedTuple):
     """The variable's text -> the texts in it, for a setting of several values."""
     only_with: str = ""
     """Another variable: unless it is set too, this one does not count."""
-    may_be_in_file: bool = True
+    writer: Writer = "project"
+    """Whose file may say it. orchestrator.yaml may come with a repository of a stranger's, so what
+    decides over this machine is the user's; what is secret, or says where secrets go, is in none.
+    """
 
 
 def read_settings(
@@ -129,10 +137,10 @@ def read_settings_with_origins(
     """The settings, and for each of them where it came from. A flag that is None was not given."""
     env = os.environ if environ is None else environ
     here = cwd or Path.cwd()
-    file = here / SETTINGS_FILE
     layers = (
         *_defaults(env, here),
-        *((name, value, str(file)) for name, value in _from_file(file).items()),
+        *_from_file(_config_dir(env) / USER_FILE, "user"),
+        *_from_file(here / SETTINGS_FILE, "project"),
         *_from_environment(env),
         *((name, value, f"--{name.replace('_', '-')}") for name, value in (flags or {}).items()),
     )
@@ -149,13 +157,12 @@ def _defaults(env: Mapping[str, str], here: Path) -> tuple[tuple[str, object, st
     home = _home(env)
     state = Path(env.get("XDG_STATE_HOME") or home / ".local/state")
     cache = Path(env.get("XDG_CACHE_HOME") or home / ".cache")
-    config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
     context = _docker_context(env, home)
     return (
         ("home", home, "HOME"),
         ("state_dir", state / "subagent-orchestrator", "default"),
         ("cache_dir", cache / "subagent-orchestrator", "default"),
-        ("secrets_file", config / "subagent-orchestrator/secrets.yaml", "default"),
+        ("secrets_file", _config_dir(env) / "secrets.yaml", "default"),
         ("agents_dir", here / "agents", "default"),
         ("allowed_roots", tuple(dict.fromkeys((home, here))), "default"),
         ("engine_candidates", _usual_sockets(env, home), "default"),
@@ -187,13 +194,14 @@ def _from_text(name: str, source: Source, text: str) -> object:
     return _placed(read, Path())
 
 
-def _from_file(path: Path) -> dict[str, object]:
-    """What orchestrator.yaml says, if there is one; paths in it start from its directory."""
+def _from_file(path: Path, writer: Writer) -> Iterator[tuple[str, object, str]]:
+    """What a file says, if there is one; paths in it start from its directory."""
     try:
         with path.open("rb") as file:
             data = file.read(SETTINGS_BYTES + 1)
+            found = os.fstat(file.fileno())
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return
     except OSError as exc:
         raise OperatorError(f"{path} cannot be read: {exc.strerror}") from exc
     from orchestrator.plain_yaml import (  # noqa: PLC0415 most directories have no such file
@@ -201,6 +209,11 @@ def _from_file(path: Path) -> dict[str, object]:
         load_yaml,
     )
 
+    if writer == "user" and (found.st_uid not in (0, os.getuid()) or found.st_mode & 0o022):
+        raise OperatorError(
+            f"{path} can be written by another user, who could decide over this machine with it; "
+            f"make it yours alone: chmod 600 {path}"
+        )
     if len(data) > SETTINGS_BYTES:
         raise OperatorError(f"{path} is longer than {SETTINGS_BYTES // 1024} KiB; make it shorter")
     try:
@@ -208,21 +221,29 @@ def _from_file(path: Path) -> dict[str, object]:
     except YamlRefused as exc:
         raise OperatorError(f"{path}:{exc}") from exc
     if written is None:
-        return {}
+        return
     if not isinstance(written, dict):
         raise OperatorError(f"{path} must be a mapping, such as `max_runs: 4`")
-    return {name: _written(path, name, value) for name, value in written.items()}
+    for name, value in written.items():
+        yield name, _written(path, writer, name, value), str(path)
 
 
-def _written(path: Path, name: str, value: object) -> object:
-    """One value of the file; OperatorError if it has no business there, or is none."""
+def _written(path: Path, writer: Writer, name: str, value: object) -> object:
+    """One value of a file; OperatorError if it has no business there, or is none."""
     source = SOURCES.get(name)
-    known = [key for key, each in SOURCES.items() if each.may_be_in_file]
+    mine = ("project", writer)
+    known = [key for key, each in SOURCES.items() if each.writer in mine]
     if source is None:
         close = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
         guess = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
         raise OperatorError(f"{path}: there is no setting {name[:60]!r}; {guess}")
-    if not source.may_be_in_file:
+    if source.writer == "user" and writer == "project":
+        raise OperatorError(
+            f"{path}: {name} decides over this machine, and this file may have come with a "
+            f"repository; remove it, and set the variable {source.variable}, or write it into "
+            f"your own {USER_FILE}"
+        )
+    if source.writer not in mine:
         raise OperatorError(
             f"{path}: {name} is not read from a file, which others may read or have written; "
             f"remove it and set the variable {source.variable}"
@@ -299,14 +320,23 @@ _PARTS: dict[str, Callable[[str], object]] = {
 _SECRET = frozenset(
     name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)
 )
-_NOT_IN_FILE = _SECRET | {"anthropic_base_url", "engine_candidates", "secrets_file", "tls_dir"}
+_NO_FILE = _SECRET | {"anthropic_base_url", "engine_candidates", "secrets_file", "tls_dir"}
+
+_USER = frozenset(
+    (
+        *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
+        *("agent_image", "base_image", "claude_binary"),
+    )
+)
+"""What decides over this machine: files that are written and removed, what may be shown to a
+container, what plays the model, who may call, and what runs as PID 1."""
 
 SOURCES = {
     name: Source(
         variable=_VARIABLES.get(name, f"ORCHESTRATOR_{name.upper()}"),
         parts=_PARTS.get(name, str),
         only_with="DOCKER_TLS_VERIFY" if name == "tls_dir" else "",
-        may_be_in_file=name not in _NOT_IN_FILE,
+        writer="environment" if name in _NO_FILE else "user" if name in _USER else "project",
     )
     for name in Settings.model_fields
     if name != "home"
@@ -334,6 +364,10 @@ def environment() -> Mapping[str, str]:
 def secret_environment() -> Mapping[str, str]:
     """Where the secret store looks: the same, and the variables that hold secrets."""
     return {name: value for name, value in os.environ.items() if name not in CREDENTIAL_VARIABLES}
+
+
+def _config_dir(env: Mapping[str, str]) -> Path:
+    return Path(env.get("XDG_CONFIG_HOME") or _home(env) / ".config") / "subagent-orchestrator"
 
 
 def _home(env: Mapping[str, str]) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from orchestrator.containers.owner import Owner
+from orchestrator.containers.owner import Owner, check_state_dir
 from orchestrator.engine.tasks.news import News
 from orchestrator.engine.tasks.task_book import TaskBook
 from orchestrator.settings import Settings
@@ -21,6 +21,7 @@ from orchestrator.workspace.kept import CHANGES, Kept
 @contextmanager
 def open_store(settings: Settings, owner: str = "") -> Iterator[Store]:
     """The database; `owner` is the orchestrator process whose runs are written to it."""
+    check_state_dir(settings.state_dir)
     store = Store(settings.state_dir / "runs.sqlite", owner)
     try:
         yield store

@@ -124,21 +124,60 @@ def test_every_secret_stays_out_of_files_and_of_what_agents_can_name(
         "ORCHESTRATOR_HTTP_TOKENS",
     }
     assert secret == CREDENTIAL_VARIABLES
-    assert not [s for s in SOURCES.values() if s.variable in secret and s.may_be_in_file]
+    assert not [s for s in SOURCES.values() if s.variable in secret and s.writer != "environment"]
     for variable in secret:
         monkeypatch.setenv(variable, "a secret of sixteen letters")
     assert not secret & set(environment())
 
 
 def test_paths_in_the_file_start_from_its_directory(tmp_path: Path) -> None:
-    (tmp_path / "orchestrator.yaml").write_text("state_dir: s\nallowed_roots: [w, /abs]\n")
+    (tmp_path / "orchestrator.yaml").write_text("agents_dir: a\n")
+    own = user_file(tmp_path, "state_dir: s\nallowed_roots: [w, /abs]\n")
     settings = read_settings({"HOME": str(tmp_path)}, tmp_path)
-    assert settings.state_dir == tmp_path / "s"
-    assert settings.allowed_roots == (tmp_path / "w", Path("/abs"))
+    assert settings.agents_dir == tmp_path / "a"
+    assert settings.state_dir == own.parent / "s"
+    assert settings.allowed_roots == (own.parent / "w", Path("/abs"))
+
+
+def user_file(home: Path, text: str) -> Path:
+    file = home / ".config/subagent-orchestrator/config.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    file.chmod(0o600)
+    return file
+
+
+@pytest.mark.parametrize("name", sorted(n for n, s in SOURCES.items() if s.writer == "user"))
+def test_a_repository_cannot_decide_over_the_machine(tmp_path: Path, name: str) -> None:
+    (tmp_path / "orchestrator.yaml").write_text(f"{name}: x\n")
+    with pytest.raises(OperatorError) as caught:
+        read_settings({"HOME": str(tmp_path)}, tmp_path)
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path}/orchestrator.yaml: {name} decides over this machine")
+    assert SOURCES[name].variable in said
+
+
+def test_what_decides_over_the_machine_is_the_users(tmp_path: Path) -> None:
+    names = {name for name, source in SOURCES.items() if source.writer == "user"}
+    assert names == {
+        *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
+        *("agent_image", "base_image", "claude_binary"),
+    }
+
+
+def test_the_project_wins_over_the_users_file_which_is_the_users_alone(tmp_path: Path) -> None:
+    own = user_file(tmp_path, "max_runs: 2\nscripted: true\nkeep_days: 5\n")
+    (tmp_path / "orchestrator.yaml").write_text("max_runs: 3\n")
+    settings, origins = read_settings_with_origins({"HOME": str(tmp_path)}, tmp_path)
+    assert (settings.max_runs, settings.scripted, settings.keep_days) == (3, True, 5)
+    assert (origins["keep_days"], origins["scripted"]) == (str(own), str(own))
+    own.chmod(0o620)
+    with pytest.raises(OperatorError, match="can be written by another user"):
+        read_settings({"HOME": str(tmp_path)}, tmp_path)
 
 
 def test_the_environment_can_turn_off_what_the_file_turns_on(tmp_path: Path) -> None:
-    (tmp_path / "orchestrator.yaml").write_text("scripted: true\n")
+    user_file(tmp_path, "scripted: true\n")
     env = {"HOME": str(tmp_path)}
     assert read_settings(env, tmp_path).scripted is True
     assert read_settings({**env, "ORCHESTRATOR_SCRIPTED": "0"}, tmp_path).scripted is False
@@ -148,7 +187,7 @@ def test_the_environment_can_turn_off_what_the_file_turns_on(tmp_path: Path) -> 
     ("text", "said"),
     [
         ("max_rnus: 3", "there is no setting 'max_rnus'; did you mean 'max_runs'?"),
-        ("quux: 3", "there is no setting 'quux'; known: state_dir, "),
+        ("quux: 3", "there is no setting 'quux'; known: "),
         ("home: /root", "there is no setting 'home'; known: "),
         ("max_runs: '3'", "max_runs: found '3'; Input should be a valid integer"),
         ("max_runs: 0", "max_runs: found '0'; Input should be greater than or equal to 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ class Owner:
 
     def __enter__(self) -> Self:
         self._dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_state_dir(self._dir)
         self.state = _state_id(self._dir / "id")
         self._lock.acquire()
         return self
@@ -77,8 +79,25 @@ class Owner:
         return self._dir / "owners" / f"{safe or 'nobody'}.lock"
 
 
+def check_state_dir(folder: Path) -> None:
+    """OperatorError if another user could have put something into the state directory, whose
+    records decide what is removed.
+    """
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise OperatorError(
+            f"the state directory {folder} can be written by another user; make it yours alone "
+            f"(chmod 700), or name another one in ORCHESTRATOR_STATE_DIR"
+        )
+
+
 def _state_id(path: Path) -> str:
     """Written whole or not at all, by the process that comes first."""
+    if path.is_symlink():
+        raise OperatorError(f"{path} is a link, which no orchestrator makes; remove it")
     if not path.exists():
         mine = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
         mine.write_text(secrets.token_hex(8))

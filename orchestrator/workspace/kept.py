@@ -6,6 +6,7 @@ are written as RUN.new and renamed, so that a crash leaves the checkpoint before
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections import Counter
@@ -22,6 +23,9 @@ CHANGES = "changes"
 """The folder, in the state directory."""
 
 HANDED = "handed.json"
+
+RUN_ID = re.compile(r"r[0-9a-f]{1,32}")
+"""The ids that we give: a record of runs that another program wrote may hold any text."""
 
 
 class Handed(Frozen):
@@ -49,8 +53,10 @@ class Kept:
 
     def of(self, run_id: str) -> Path:
         """Where a run's changes are, once it has ended."""
-        if not run_id.isalnum():
-            raise ApplyRefused(f"{run_id!r} is no run; `orchestrator runs` lists them")
+        if not RUN_ID.fullmatch(run_id):  # it becomes a path, and what is there is removed
+            raise ApplyRefused(f"{run_id[:60]!r} is no run; `orchestrator runs` lists them")
+        if self._folder.is_symlink():
+            raise ApplyRefused(f"{self._folder} is a link, which no orchestrator makes; remove it")
         return self._folder / run_id
 
     def new(self, run_id: str) -> Path:
