@@ -173,7 +173,7 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
         caller=settings.caller,
         run_id=STAND_IN_RUN,
     )
-    shown, unset = shown_variables(agent, frozenset(environ))
+    shown, unset = shown_variables(agent, environ)
     engine = await anyio.to_thread.run_sync(_engine_as_found, settings)
     planner = Planner(
         engine=engine,

@@ -23,8 +23,8 @@ from orchestrator.domain.container import (
     Volume,
 )
 from orchestrator.domain.task import Task
-from orchestrator.domain.variables import expand, variables
-from orchestrator.errors import MountRefused, VariableMissing
+from orchestrator.domain.variables import expand, needed, variables
+from orchestrator.errors import MountRefused
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.workspace.transfer import COLLECT_SECONDS
 
@@ -159,22 +159,16 @@ def variables_inside(agent: AgentSpec) -> tuple[tuple[str, str], ...]:
 
 
 def shown_variables(
-    agent: AgentSpec, names: frozenset[str]
+    agent: AgentSpec, environ: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """What to fill in instead of values in a plan that is only shown, and which variables a run
-    would miss; `names` are those that are set.
+    would miss. An empty value is no secret, and has a default stand in for it.
     """
-    shown: dict[str, str] = {}
-    unset: set[str] = set()
-    for _, text in _texts_with_variables(agent):
-        used = variables(text)
-        shown |= {name: f"<{name}>" for name in used if name in names}
-        try:
-            expand(text, shown)
-        except VariableMissing:
-            missing = [name for name in used if name not in names]
-            shown |= {name: f"<{name}, which is not set>" for name in missing}
-            unset.update(missing)
+    texts = [text for _, text in _texts_with_variables(agent)]
+    used = {name for text in texts for name in variables(text)}
+    unset = {name for text in texts for name in needed(text) if name not in environ}
+    shown = {name: f"<{name}>" if environ[name] else "" for name in used if name in environ}
+    shown |= {name: f"<{name}, which is not set>" for name in unset}
     return shown, tuple(sorted(unset))
 
 

@@ -33,6 +33,10 @@ SETTINGS_BYTES = 1024 * 1024
 """The longest settings file that is read."""
 
 
+MOST = 999_999_999
+"""What a number may be at most: more than any of them can use."""
+
+
 class Settings(Frozen):
     """What the operator decides for the whole process."""
 
@@ -67,23 +71,23 @@ class Settings(Frozen):
     """ORCHESTRATOR_HTTP_TOKENS: who may call over HTTP, as caller=token, separated by commas."""
     http_hosts: tuple[str, ...] = ()
     """ORCHESTRATOR_HTTP_HOSTS: further names by which clients reach the HTTP server."""
-    max_runs: Annotated[int, Field(ge=1)] = 8
+    max_runs: Annotated[int, Field(ge=1, le=MOST)] = 8
     """ORCHESTRATOR_MAX_RUNS: how many runs at once; later ones wait for their turn."""
-    max_runs_per_agent: Annotated[int, Field(ge=1)] = 8
+    max_runs_per_agent: Annotated[int, Field(ge=1, le=MOST)] = 8
     """ORCHESTRATOR_MAX_RUNS_PER_AGENT: the same for each agent."""
     dynamic_template: str = ""
     """ORCHESTRATOR_DYNAMIC_TEMPLATE: the agent that callers may make smaller ones of; none."""
-    max_spares: Annotated[int, Field(ge=0)] = 8
+    max_spares: Annotated[int, Field(ge=0, le=MOST)] = 8
     """ORCHESTRATOR_MAX_SPARES: how many containers may wait, of all agents together."""
-    max_spares_mb: Annotated[int, Field(ge=0)] = 4096
+    max_spares_mb: Annotated[int, Field(ge=0, le=MOST)] = 4096
     """ORCHESTRATOR_MAX_SPARES_MB: what they may take of memory, in MiB."""
-    pause_spares_seconds: Annotated[int, Field(ge=1)] = 30
+    pause_spares_seconds: Annotated[int, Field(ge=1, le=MOST)] = 30
     """ORCHESTRATOR_PAUSE_SPARES_SECONDS: after so long, a waiting CLI is paused."""
-    keep_days: Annotated[int, Field(ge=1)] = 90
+    keep_days: Annotated[int, Field(ge=1, le=MOST)] = 90
     """ORCHESTRATOR_KEEP_DAYS: runs that ended longer ago are removed."""
-    keep_mb: Annotated[int, Field(ge=1)] = 2048
+    keep_mb: Annotated[int, Field(ge=1, le=MOST)] = 2048
     """ORCHESTRATOR_KEEP_MB: what the record of runs may take, in MiB; the oldest go first."""
-    window_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    window_seconds: Annotated[float, Field(gt=0, le=MOST)] | None = None
     """ORCHESTRATOR_WINDOW_SECONDS: how long one MCP call may last; None follows its client."""
     compatibility: bool = False
     """ORCHESTRATOR_COMPATIBILITY: offer the tool names of older subagent servers too."""
@@ -179,7 +183,7 @@ def _from_text(name: str, source: Source, text: str) -> object:
         error = exc.errors(include_url=False)[0]
         said = error["msg"].replace("Input should be", "is not").partition(", unable")[0]
         said = "is neither 1 nor 0" if error["type"] == "bool_parsing" else said
-        raise OperatorError(f"{source.variable}={text} {said}; correct or unset it") from exc
+        raise OperatorError(f"{source.variable}={text[:60]} {said}; correct or unset it") from exc
     return _placed(read, Path())
 
 
@@ -245,7 +249,10 @@ def _kind(name: str) -> TypeAdapter[object]:
 def _placed(value: object, folder: Path) -> object:
     """The same, with paths starting from a folder, or from the user's home where they say ~."""
     if isinstance(value, Path):
-        return folder / value.expanduser()
+        try:
+            return folder / value.expanduser()
+        except RuntimeError as exc:  # there is no such user
+            raise OperatorError(f"{value} is no path here: {exc}") from exc
     if isinstance(value, tuple):
         return tuple(_placed(item, folder) for item in value)
     return value

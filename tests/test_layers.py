@@ -73,6 +73,12 @@ def test_imports_go_one_way(path: Path) -> None:
             assert theirs == mine or depth[theirs] > depth[mine], f"{mine} imports {theirs}"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "gateway/http").glob("*.py")), ids=lambda p: p.stem)
+def test_http_knows_nothing_of_what_is_served_over_it(path: Path) -> None:
+    ours = [name for name in imports(path) if name.startswith("orchestrator.gateway")]
+    assert [name for name in ours if not name.startswith("orchestrator.gateway.http")] == []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_each_outside_world_has_one_home(path: Path) -> None:
     for name in imports(path):

@@ -1,4 +1,4 @@
-"""Runs inside a container, as the agent would: counts the bytes that directories take up.
+"""Runs inside a container, as an errand: counts the bytes that directories take up.
 
 One file, standard library only; exhaustion.py hands its text to the container's python3. It answers
 with one JSON object. Files that were removed and are still open count too: they take up room.
@@ -15,8 +15,8 @@ from pathlib import Path
 
 BLOCK = 512
 
-NICE = 19
-"""After all other processes."""
+LEAST = 4096
+"""What a file counts for at least: an empty one takes an inode, of which there are not so many."""
 
 
 def count(roots: list[str], limit: int) -> dict[str, int]:
@@ -28,7 +28,7 @@ def count(roots: list[str], limit: int) -> dict[str, int]:
         if found is None:
             hidden += 1
         elif found.st_nlink == 1 or (found.st_dev, found.st_ino) not in seen:
-            used += found.st_blocks * BLOCK
+            used += max(found.st_blocks * BLOCK, LEAST)
             if found.st_nlink != 1:  # it may be met again, by another name
                 seen.add((found.st_dev, found.st_ino))
         if used > limit:
@@ -71,5 +71,5 @@ def _removed(devices: Collection[int]) -> Iterator[os.stat_result]:
 
 
 if __name__ == "__main__":
-    os.nice(NICE)
+    os.setresuid(-1, -1, os.getuid())  # out of reach of the agent's signals
     print(json.dumps(count(sys.argv[2:], int(sys.argv[1]))))

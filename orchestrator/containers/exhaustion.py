@@ -212,7 +212,8 @@ class DiskWatch:
 
 
 async def _counters(container: Container) -> dict[str, object]:
-    done = await container.run(Launch(argv=("grep", "-sH", "-m", "20", ".", *COUNTERS)))
+    argv = ("grep", "-sH", "-m", "20", ".", *COUNTERS)
+    done = await container.run(Launch(argv=argv, errand=True))
     said = done.stdout[:COUNTER_BYTES].decode(errors="replace")
     kills = re.findall(r"memory\.(?:events|oom_control):oom_kill (\d{1,18})$", said, re.MULTILINE)
     refused = re.findall(r"pids\.events:max (\d{1,18})$", said, re.MULTILINE)
@@ -227,7 +228,8 @@ async def _full_places(container: Container) -> dict[str, object]:
     spec = container.spec
     writable = [m.target for m in spec.mounts if not (isinstance(m, Bind) and m.read_only)]
     places = (*(t.target for t in spec.tmpfs), *writable)
-    done = await container.run(Launch(argv=("stat", "-f", "-c", "%a %S %c %d %n", *places)))
+    argv = ("stat", "-f", "-c", "%a %S %c %d %n", *places)
+    done = await container.run(Launch(argv=argv, errand=True))
     rows = done.stdout.decode(errors="replace").splitlines()
     full = {row.split(maxsplit=4)[-1] for row in rows if _is_full(row)}
     return {"full": tuple(place for place in places if place in full)}
@@ -249,8 +251,8 @@ async def _disk_use(
     argv = ("python3", "-I", "-S", "-c", COUNT, str(limit_bytes), *places)
     try:
         with anyio.fail_after(LIMIT_LOOK_SECONDS):
-            done = await container.run(Launch(argv=argv))
-        return DiskUse.model_validate_json(done.stdout)
+            done = await container.run(Launch(argv=argv, errand=True))
+        return DiskUse.model_validate_json(done.stdout) if done.code == 0 else None
     except (OrchestratorError, TimeoutError, ValidationError) as exc:
         log.debug("%s: no look at %s: %s", container.name, ", ".join(places), exc)
         return None

@@ -280,7 +280,7 @@ class _FakeWarden:
             self._spawn(number, payload)
         elif kind == w.PING:
             self._mux.send(w.PONG, 0, payload)
-        elif kind == w.SIGNAL:
+        elif kind == w.SIGNAL and number:  # programs in Python cannot be stopped all at once
             self._signal(number, payload[0])
         elif kind == w.KILL:
             for running in list(self._tasks):
@@ -295,7 +295,7 @@ class _FakeWarden:
             self._mux.send(w.LISTENING, 0, w.pack(service, b"%d" % bound, problem))
 
     def _spawn(self, number: int, payload: bytes) -> None:
-        errors, _uid, _gid, _cwd, packed_argv, packed_env, packed_files = w.unpack(payload)
+        errors, _uid, _gid, _cwd, packed_argv, packed_env, packed_files, _errand = w.unpack(payload)
         argv = [arg.decode() for arg in w.unpack(packed_argv)]
         stdin, stderr = self._mux.accept(number), self._mux.accept(int(errors))
         program = self._programs.get(argv[0])

@@ -17,23 +17,22 @@ who makes it."""
 ENOSYS = 38
 
 FILES = """
-    access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat
-    faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl
-    fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate
-    futimesat getcwd getdents getdents64 getxattr getxattrat inotify_add_watch inotify_init
-    inotify_init1 inotify_rm_watch ioctl lchown lgetxattr link linkat listxattr listxattrat
-    llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod mknodat newfstatat open
-    openat openat2 pipe pipe2 pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead
-    readlink readlinkat readv removexattr removexattrat rename renameat renameat2 rmdir sendfile
-    setxattr setxattrat splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee
-    truncate umask unlink unlinkat utime utimensat utimes vmsplice write writev
+    access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2
+    fadvise64 fallocate fchdir fchown fchownat fcntl fdatasync fgetxattr flistxattr flock
+    fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64
+    getxattr getxattrat inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl
+    lchown lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr
+    lstat mkdir mkdirat newfstatat pipe pipe2 pread64 preadv preadv2 pwrite64 pwritev pwritev2
+    read readahead readlink readlinkat readv removexattr removexattrat rename renameat renameat2
+    rmdir sendfile setxattr setxattrat splice stat statfs statx symlink symlinkat sync
+    sync_file_range syncfs tee truncate umask unlink unlinkat utime utimensat utimes vmsplice
+    write writev
 """
 
 WAITING_CALLS = """
     epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait
-    epoll_wait_old eventfd eventfd2 io_cancel io_destroy io_getevents io_pgetevents io_setup
-    io_submit poll ppoll pselect6 select signalfd signalfd4 timerfd_create timerfd_gettime
-    timerfd_settime
+    epoll_wait_old eventfd eventfd2 poll ppoll pselect6 select signalfd signalfd4 timerfd_create
+    timerfd_gettime timerfd_settime
 """
 
 MEMORY = """
@@ -91,10 +90,34 @@ ALLOWED = (
 )
 
 MISSING = """
-    clone3 file_getattr file_setattr listmount listns open_tree_attr statmount
+    clone3 file_getattr file_setattr io_cancel io_destroy io_getevents io_pgetevents io_setup
+    io_submit listmount listns open_tree_attr openat2 statmount
 """
 """Said to be unknown to the kernel (ENOSYS), since programs then take an older way. The flags of
-clone3 lie in memory, where no filter can see them."""
+clone3 and the mode of openat2 lie in memory, where no filter can see them. The contexts of
+asynchronous I/O (io_setup) are counted for the whole machine: an agent could leave none to the
+databases of the host."""
+
+SET_ID_BITS = 0o6000
+"""Set-user-ID and set-group-ID. On a workspace that is mounted to be written, a file with one of
+them would run as the workspace's owner for every user of the host."""
+
+MODES = {
+    "chmod": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "fchmodat2": 2,
+    "creat": 1,
+    "mknod": 1,
+    "mknodat": 2,
+}
+"""Calls that give a file its mode, and which argument that is."""
+
+CREATING = 0o100 | 0o20000000
+"""O_CREAT and O_TMPFILE; without one of them, the mode of open and openat is any number."""
+
+OPENS = {"open": 1, "openat": 2}
+"""Calls that may give a file its mode: which argument are the flags. The mode is the next one."""
 
 NEW_NAMESPACES = 0x7E020000
 """All of CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID and -NET."""
@@ -134,6 +157,9 @@ def profile() -> str:
             for family, kind, protocol in INTERNET
         ),
         _rule("socketpair", _equal(0, AF_UNIX)),
+        *(_rule(name, _masked(at, SET_ID_BITS, 0)) for name, at in MODES.items()),
+        *(_rule(name, _masked(at + 1, SET_ID_BITS, 0)) for name, at in OPENS.items()),
+        *(_rule(name, _masked(at, CREATING, 0)) for name, at in OPENS.items()),
         {**_rule(MISSING), "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS},
     ]
     whole = {"defaultAction": "SCMP_ACT_ERRNO", "syscalls": rules}

@@ -171,6 +171,10 @@ class Launch(Frozen):
     env: dict[str, str] = {}
     cwd: str = "/"
     files: tuple[File, ...] = ()
+    errand: bool = False
+    """A program of the orchestrator's, whose answer is believed: the agent beside it can neither
+    trace it nor reach its pipes. It needs a program that does not give up an effective uid that
+    differs from its real one, as shells do."""
 
 
 class Ending(Frozen):

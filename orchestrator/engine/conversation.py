@@ -70,17 +70,17 @@ TOOL_CHARS = 200
 MAX_ASKED = 64
 """Calls that wait for permission at the same time, and refusals that wait to be sent."""
 
-NOBODY_ALLOWS = "no rule allows this call, and nobody may approve it; do without it"
+NOBODY_ALLOWS = "no rule allows this call, and it cannot be approved; do without it"
 
 ONE_BY_ONE = (
     "this has several parts, and not all of them may run; make each a call of its own, to see which"
 )
 
-TOO_LARGE = "the input of this call is too large to be shown to whoever would approve it"
+TOO_LARGE = "the input of this call is too large to be shown for approval"
 
 TOO_MANY_ASKED = "too many calls wait for approval already; do without this one"
 
-TOO_LATE = "nobody approved this call while its turn lasted"
+TOO_LATE = "no approval came while the turn lasted"
 
 
 class CliEnded(Exception):

@@ -25,10 +25,8 @@ from orchestrator.store.runs import Store
 MAX_QUESTION = 20_000
 """Characters of one question; the rest is cut."""
 
-NO_ANSWER = (
-    "Nobody has answered in time. Go on with your best judgement, and say so in your answer."
-)
-NOT_APPROVED = "Nobody has approved this in time; do without it."
+NO_ANSWER = "No answer came in time. Go on with your best judgement, and say so in your answer."
+NOT_APPROVED = "No approval came in time; do without it."
 ASKED_TWICE = "A call of this id has been asked about before; make a new call."
 WITHDRAWN = "(the agent does not wait for an answer any more)"
 """The answer to a question whose run went on, or ended, without one."""

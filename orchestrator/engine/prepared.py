@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pydantic import SecretStr
@@ -40,6 +40,12 @@ class Prepared:
         return self.planned(
             STAND_IN_TOKEN, STAND_IN_CONVERSATION if self.agent.session.keep else ""
         )
+
+    def with_versions(self, versions: tuple[str, ...]) -> Prepared:
+        """The same, with what the plan's names stand for; it is not planned a second time."""
+        known = replace(self, versions=versions)
+        vars(known)["plan"] = self.plan
+        return known
 
     def planned(self, token: str, conversation: str = "", resume: bool = False) -> Plan:
         """What a run launches whose container got this token."""

@@ -41,7 +41,7 @@ EDIT_REFUSED = (
     "an edited one; do without it"
 )
 
-NOBODY_ASKED = "nobody could be asked to approve this call; do without it"
+NOT_ASKED = "the caller could not be asked to approve this call; do without it"
 
 NOT_KEPT = "the orchestrator could not write down how the run ended; its log says more"
 
@@ -160,7 +160,7 @@ class _Approvals:
             decided = await self._desk.approve(asked.call_id, asked.tool, asked.input)
         except OrchestratorError as exc:  # the end of one call, not of the run
             self._record.note("warning", f"{asked.tool} is refused: {exc}")
-            allowed, edited, why = False, None, NOBODY_ASKED
+            allowed, edited, why = False, None, NOT_ASKED
         else:
             allowed, edited, why = decided.approved, decided.new_input, decided.message
         if edited is not None and _is_denied_in_part(self._agent, asked.tool):

@@ -36,7 +36,6 @@ from orchestrator.errors import (
     SessionRefused,
     StoreFailed,
 )
-from orchestrator.plan import Plan
 from orchestrator.redaction import Sought
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
@@ -103,11 +102,6 @@ class Service:
         self._working: dict[str, LiveRun] = {}
         """Runs that may have others work for them now."""
         self._unkept: list[_Unkept] = []
-
-    async def plan(self, task: Task) -> Plan:
-        """What a run of this task launches. Nothing is made, and no secret is asked for."""
-        prepared = await self._staging.planner.prepare(self._agent(task), task, really=False)
-        return prepared.plan
 
     async def run(self, task: Task, *listeners: Listener) -> RunResult:
         """Run a task to its end. Errors are for what the caller got wrong; the rest is a result."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -31,7 +31,7 @@ from orchestrator.engine.spares.pool import Pool
 from orchestrator.engine.spares.spare import memory_bytes, takes_spares
 from orchestrator.engine.spares.stock import Stock
 from orchestrator.engine.stage import LimitCounter, Stage, WaitingStage
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import MountRefused, OrchestratorError
 from orchestrator.gateway.egress.access import EgressAccess, EgressSeen
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.egress.rules import EgressRules
@@ -116,7 +116,7 @@ class Planner:
         versions = tuple(_identity(bind.source) for bind in binds)
         if takes_spares(agent):
             versions = (await self._engine.image_id(container.image), *versions)
-        return replace(prepared, versions=versions)
+        return prepared.with_versions(versions)
 
     def _look(self, agent: AgentSpec, task: Task) -> _Found:
         """All that is looked for on the disk, at one go. Blocks."""
@@ -329,6 +329,8 @@ def _owner_of(workspace: Path | None) -> User | None:
         return None
     try:
         status = workspace.stat()
+    except FileNotFoundError as exc:
+        raise MountRefused(f"{workspace} does not exist, so no agent can be shown it") from exc
     except OSError:
         return None
     if not status.st_uid:

@@ -70,8 +70,8 @@ ASK_PARENT = {
     "name": "ask_parent",
     "title": "Ask the parent",
     "description": (
-        "Ask whoever gave you this task, and wait for the answer. For what only they can know or "
-        "decide; put all that they need into the question. They may take minutes or longer."
+        "Ask the caller who gave you this task, and wait for the answer. For what only they can "
+        "know or decide; put all that they need into the question. They may take minutes or longer."
     ),
     "inputSchema": {
         "type": "object",
@@ -80,7 +80,7 @@ ASK_PARENT = {
             "default_answer": {
                 "type": "string",
                 "maxLength": QUESTION_CHARS,
-                "description": "What you will go by if nobody answers in time.",
+                "description": "What you will go by if no answer comes in time.",
             },
         },
         "required": ["question"],
@@ -90,7 +90,7 @@ ASK_PARENT = {
 UPDATE_STATUS = {
     "name": "update_status",
     "title": "Report progress",
-    "description": "Tell whoever gave you this task how far you are. Does not wait.",
+    "description": "Tell the caller who gave you this task how far you are. Does not wait.",
     "inputSchema": {
         "type": "object",
         "properties": {
@@ -261,7 +261,7 @@ class ParentAccess:
                 question.give_up()
 
 
-NOBODY = "there is nobody to tell: the run has ended, or has not begun"
+NOBODY = "no run is there to tell: it has ended, or has not begun"
 
 
 class _Unusable(Exception):

@@ -73,7 +73,7 @@ RUN_TABLES = ("events", "questions", "approvals", "orders", "runs")
 
 def version_of(db: sqlite3.Connection, path: Path) -> int:
     """How many migrations the file has had; StoreTooNew if it has had some that we do not know."""
-    found = int(db.execute("PRAGMA user_version").fetchone()[0])
+    found = max(0, int(db.execute("PRAGMA user_version").fetchone()[0]))
     if found > len(MIGRATIONS):
         raise StoreTooNew(
             f"the record of runs, {path}, was written by a newer orchestrator (its tables have "

@@ -245,6 +245,14 @@ class Wire:
         async with self.spawn(launch) as process:
             return await process.communicate(data)
 
+    def stop_all(self) -> None:
+        """Stop every process in the container, escapees included; those started later run."""
+        self.send(w.SIGNAL, 0, bytes([signal.SIGSTOP]))
+
+    def continue_all(self) -> None:
+        """Let every process that was stopped go on."""
+        self.send(w.SIGNAL, 0, bytes([signal.SIGCONT]))
+
     async def kill_all(self) -> None:
         """Kill every process in the container, escapees included; the container goes on."""
         done = asyncio.Event()
@@ -436,6 +444,7 @@ class Wire:
             w.pack(*(arg.encode() for arg in launch.argv)),
             w.pack(*(f"{key}={value}".encode() for key, value in launch.env.items())),
             w.pack(*files),
+            b"1" if launch.errand else b"",
         )
         if len(payload) > w.MAX_SPAWN:
             raise SpawnFailed(

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` itself would cost PID 1 another 10 ms
     from collections.abc import Callable, Iterator
 
-VERSION = 1
+VERSION = 2
 
 HEADER = struct.Struct(">BII")
 """Type, stream, length; then the payload."""
@@ -74,7 +74,19 @@ OOM_SCORE_ADJ = b"500"
 AGENT_NICE = 10
 """In its own container the warden comes first: a fork bomb must not keep it from its wire."""
 
+ERRAND_OOM_SCORE_ADJ = b"1000"
+ERRAND_NICE = 5
+"""An errand of the orchestrator comes after the warden and before the agent, which could otherwise
+keep it from answering by spinning; if memory runs out, it is the first to go."""
+
 NOBODY = 65534
+ERRAND_UID = 65533
+"""The real uid of an errand. Its effective one is the agent's, so that it can read and write what
+the agent can; but as the two differ, the kernel lets the agent neither trace it nor open its
+descriptors (and the program can put its saved uid out of reach of the agent's signals)."""
+
+ALL_SIGNALS = (signal.SIGSTOP, signal.SIGCONT)
+"""What can be sent to every process at once; KILL has a frame of its own, since it is answered."""
 
 HANDLED = (signal.SIGCHLD, signal.SIGTERM)
 IGNORED = (signal.SIGINT, signal.SIGHUP)
@@ -494,14 +506,14 @@ class Warden:
 
     def _on_spawn(self, stream: int, payload: bytes) -> None:
         try:
-            errors, uid, gid, cwd, argv, env, files = unpack(payload)
+            errors, uid, gid, cwd, argv, env, files, errand = unpack(payload)
             errors_stream, ids = int(errors), (int(uid), int(gid))
             arguments, variables, placed = unpack(argv), unpack(env), unpack(files)
         except ValueError as exc:
             raise Malformed("a spawn that makes no sense") from exc
         if not (stream % 2 and self._last_host_stream < stream < errors_stream):
             raise Malformed(f"streams {stream} and {errors_stream} cannot be opened now")
-        if errors_stream % 2 == 0 or not arguments or len(placed) % 3:
+        if errors_stream % 2 == 0 or not arguments or len(placed) % 3 or errand not in (b"", b"1"):
             raise Malformed("a spawn that makes no sense")
         self._last_host_stream = errors_stream
         if self._killing:
@@ -511,8 +523,11 @@ class Warden:
         try:
             for _ in range(4):
                 pipes += os.pipe()
-            for fd in pipes[0], pipes[3], pipes[5]:  # to be opened again, as /dev/stdout and so on
-                os.fchmod(fd, 0o666)
+            if not errand:
+                # The agent's programs may open theirs again, as /dev/stdout and so on. An errand's
+                # pipes stay root's own: an agent that could open them would answer in its place.
+                for fd in pipes[0], pipes[3], pipes[5]:
+                    os.fchmod(fd, 0o666)
             # A signal for the child must not reach our handlers in it: they share our wake-up pipe.
             signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
             pid = os.fork()
@@ -525,7 +540,7 @@ class Warden:
         in_read, in_write, out_read, out_write, err_read, err_write, report, reporter = pipes
         if pid == 0:
             stdio = (in_read, out_write, err_write)
-            _become(stdio, reporter, ids, cwd, arguments, variables, placed)
+            _become(stdio, reporter, ids, cwd, arguments, variables, placed, errand == b"1")
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         for fd in (in_read, out_write, err_write, reporter):
             os.close(fd)
@@ -585,6 +600,11 @@ class Warden:
     def _on_signal(self, stream: int, payload: bytes) -> None:
         if len(payload) != 1 or not 0 < payload[0] < signal.NSIG:
             raise Malformed("no such signal")
+        if not stream:
+            if payload[0] not in ALL_SIGNALS:
+                raise Malformed("everybody can only be stopped and continued")
+            self._signal_all(payload[0])
+            return
         for child in self._children.values():
             if child.stream == stream:
                 try:
@@ -592,16 +612,20 @@ class Warden:
                 except ProcessLookupError:  # between fork and setsid: the group is not there yet
                     os.kill(child.pid, payload[0])
 
-    def _sweep(self) -> None:
-        """Kill every process but PID 1, and again until nobody is left, setsid or not."""
+    def _signal_all(self, number: int) -> None:
+        """To every process but PID 1, setsid or not; the kernel reaches all of them at once."""
         try:
             if os.getpid() == 1:
-                os.kill(-1, signal.SIGKILL)
+                os.kill(-1, number)
             else:  # outside a container, in tests: only what is ours
                 for child in self._children.values():
-                    os.killpg(child.pid, signal.SIGKILL)
+                    os.killpg(child.pid, number)
         except ProcessLookupError:
             pass
+
+    def _sweep(self) -> None:
+        """Kill every process but PID 1, and again until no process is left."""
+        self._signal_all(signal.SIGKILL)
         if not self._reap():
             answers, self._killing = self._killing, 0
             for _ in range(answers):
@@ -681,6 +705,7 @@ def _become(
     argv: list[bytes],
     env: list[bytes],
     placed: list[bytes],
+    errand: bool,
 ) -> None:
     """In the child, from fork to exec: drop everything of PID 1's, then become the program."""
     step = "start"
@@ -692,14 +717,15 @@ def _become(
         for number in (*HANDLED, *IGNORED, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-        _prefer_for_oom()
-        os.nice(AGENT_NICE)
+        _prefer_for_oom(ERRAND_OOM_SCORE_ADJ if errand else OOM_SCORE_ADJ)
+        os.nice(ERRAND_NICE if errand else AGENT_NICE)
         uid, gid = ids
         if os.getuid() == 0:
             step = f"become {uid}:{gid}"
             os.setgroups([])
             os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
+            own = ERRAND_UID if errand else uid
+            os.setresuid(own, uid, own)
         os.umask(0o022)
         for at in range(0, len(placed), 3):
             step = "place " + os.fsdecode(placed[at])
@@ -744,10 +770,10 @@ def _place(path: bytes, mode: int, content: bytes) -> None:
     os.close(fd)
 
 
-def _prefer_for_oom() -> None:
+def _prefer_for_oom(score: bytes) -> None:
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        os.write(fd, OOM_SCORE_ADJ)
+        os.write(fd, score)
         os.close(fd)
     except OSError:
         pass  # advice to the kernel, not a protection

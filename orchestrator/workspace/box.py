@@ -32,15 +32,6 @@ MAX_STDERR = 4096
 FULL = 28
 """What the program inside exits with when the disk is full."""
 
-GENTLY = (
-    *("sh", "-c", '{ echo 1000 > /proc/self/oom_score_adj; } 2> /dev/null; exec nice -n 19 "$@"'),
-    "gently",
-)
-"""Before the name of a program: it waits for others, and is the first to go if memory runs out."""
-
-INSIDE_PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where the warden finds programs, unless it is told otherwise; `nice` has to be told."""
-
 Chunks = Generator[bytes, None, None]
 
 
@@ -79,11 +70,7 @@ class Gentle:
         self._box = box
 
     def spawn(self, launch: Launch) -> AbstractAsyncContextManager[Program]:
-        after_others = {
-            "argv": (*GENTLY, *launch.argv),
-            "env": {"PATH": INSIDE_PATH, **launch.env},
-        }
-        return self._box.spawn(launch.model_copy(update=after_others))
+        return self._box.spawn(launch)
 
     async def kill_all(self) -> None:
         """Kill nothing: the agent goes on while its copy is read."""
@@ -159,7 +146,7 @@ def _texts(fields: list[object]) -> bool:
 def program(verb: str, root: str, *args: str) -> Launch:
     """The program inside, isolated from whatever an agent left for an interpreter to find."""
     argv = ("python3", "-I", "-S", "-X", "utf8", "-c", INSIDE_PROGRAM, verb, root, *args)
-    return Launch(argv=argv, cwd="/")
+    return Launch(argv=argv, errand=True)
 
 
 async def talk(

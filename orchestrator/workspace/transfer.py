@@ -19,7 +19,7 @@ from orchestrator.workspace.changes.patch import PATCH_SECONDS, TIDY_SECONDS, ma
 from orchestrator.workspace.changes.plain_patch import write_plain_patch
 from orchestrator.workspace.git.directory import Allowed
 from orchestrator.workspace.paths import MARKER
-from orchestrator.workspace.reading.pack import BATCH, record, sentences
+from orchestrator.workspace.reading.pack import BATCH, record
 from orchestrator.workspace.reading.tree import Snapshot, TreeCopy, nowhere
 
 COPY_SECONDS = 600.0
@@ -91,7 +91,7 @@ async def is_there(box: Box, snapshot: Snapshot, *, target: str = WORKSPACE) -> 
         await reader.all_of(parts, len(snapshot.marker))
 
     size = str(len(snapshot.marker))
-    look = Launch(argv=("head", "-c", size, f"{target}/{MARKER}/.gitignore"), cwd="/")
+    look = Launch(argv=("head", "-c", size, f"{target}/{MARKER}/.gitignore"), errand=True)
     try:
         with anyio.fail_after(MARKER_SECONDS):
             await talk(box, look, no_input(), keep)
@@ -111,7 +111,8 @@ async def is_untouched(box: Box, seconds: float, *, target: str = WORKSPACE) -> 
         await reader.all_of(parts, 1)
 
     minutes = f"-{(seconds + TICK_SECONDS) / 60:.4f}"
-    look = Launch(argv=("find", target, "-cmin", minutes, "-printf", "x", "-quit"), cwd="/")
+    argv = ("find", target, "-cmin", minutes, "-printf", "x", "-quit")
+    look = Launch(argv=argv, errand=True)
     try:
         with anyio.fail_after(COPY_LOOK_SECONDS):
             await talk(Gentle(box), look, no_input(), keep)
@@ -174,7 +175,7 @@ async def _collected(
     except TimeoutError:
         problem = "reading them took too long"
     await contents.objects.flush()
-    warnings = sentences(listing.left_out, "the changes")
+    warnings = listing.left_out.sentences("the changes")
     if problem:
         warnings += (f"not all changes could be kept, so they cannot be applied: {problem}",)
     return Changes(
@@ -226,7 +227,7 @@ class _Contents:
             if found is None or not found.fetched or found.kind != "file" or path in self.known:
                 raise Odd("a file came that was not asked for")
             if kind == "skip":
-                self._listing.left_out["could not be read"].append(str(path))
+                self._listing.left_out.add("could not be read", str(path))
                 continue
             while piece := await reader.piece():
                 left -= len(piece)

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
-from orchestrator.gateway.egress.dial import Addresses, Dialer, Unreachable, Vet
-from orchestrator.gateway.http.socket_stream import SocketStream
+from orchestrator.gateway.egress.dial import Addresses, Dialer, Vet
+from orchestrator.gateway.http.socket_stream import SocketStream, Unreachable
 
 HELLO = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\ncanary"
 

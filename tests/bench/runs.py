@@ -27,6 +27,7 @@ from pydantic import SecretStr
 from orchestrator.app import open_orchestrator
 from orchestrator.domain.container import MODEL_URL
 from orchestrator.domain.task import Task
+from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.gateway.http.loopback import serve_on_loopback
 from orchestrator.gateway.http.server import HttpRequest, HttpResponse
@@ -92,7 +93,7 @@ async def runs(stage: Stage) -> tuple[Row, ...]:
         async with open_model() as model:
             settings = bench_settings(Path(folder), stage.image, model.url)
             async with open_orchestrator(settings, {}) as service, Tasks(service) as tasks:
-                plan = await service.plan(Task(agent="bench", prompt=PROMPT))
+                plan = await planned(service, PROMPT)
                 server, _ = build_server(service, tasks, lambda: "main", settings)
                 async with Client(server) as client, on_bridge(stage, model.url) as bridged:
                     bridge = docker_run(stage, Path(folder), plan, "bridge", bridged)
@@ -159,6 +160,13 @@ async def server_start(stage: Stage) -> tuple[Row, ...]:
             theirs=median_ms(taken["import"]),
         ),
     )
+
+
+async def planned(service: Service, prompt: str) -> Plan:
+    """What a run of the bench's agent launches."""
+    agent = service.agents.current().agent("bench")
+    task = Task(agent="bench", prompt=prompt)
+    return (await service._staging.planner.prepare(agent, task, really=False)).plan
 
 
 def bench_settings(folder: Path, image: str, url: str, agent_text: str = AGENT) -> Settings:

@@ -16,7 +16,6 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from orchestrator.app import open_orchestrator
-from orchestrator.domain.task import Task
 from orchestrator.runners.claude.input import user_message
 from orchestrator.store.session_rows import SessionKey
 from tests.bench.row import Row, ratio_at_most
@@ -30,6 +29,7 @@ from tests.bench.runs import (
     docker_run,
     on_bridge,
     open_model,
+    planned,
     theirs,
 )
 from tests.bench.spares import call
@@ -54,7 +54,7 @@ async def sessions(stage: Stage) -> tuple[Row, ...]:
         async with open_model() as model, on_bridge(stage, model.url) as url:
             settings = bench_settings(folder, stage.image, model.url, AGENT)
             async with open_orchestrator(settings, {}) as service:
-                plan = await service.plan(Task(agent="bench", prompt=PROMPT))
+                plan = await planned(service, PROMPT)
                 command = docker_run(stage, folder, plan, "bridge", url)
                 names = [f"s{number}" for number in range(stage.times(4, 2))]
                 for session in names:

@@ -27,6 +27,7 @@ from tests.bench.runs import (
     docker_run,
     on_bridge,
     open_model,
+    planned,
     theirs,
 )
 from tests.bench.stage import Stage
@@ -50,7 +51,7 @@ async def spares(stage: Stage) -> tuple[Row, ...]:
     ours: list[Times] = []
     plain: list[Times] = []
     async with open_model() as model, _open_warm(stage, model, 1) as (folder, service):
-        plan = await service.plan(Task(agent="bench", prompt=PROMPT))
+        plan = await planned(service, PROMPT)
         async with on_bridge(stage, model.url) as url:
             command = docker_run(stage, folder, plan, "bridge", url)
             for round_number in range(1 + stage.times(20, 6)):

@@ -84,6 +84,18 @@ ANSWERS = {
     "call(429, 429, b'/', 0)": "EPERM",  # move_mount
     "call(135, 92, 0x0040000)": "EPERM",  # personality(ADDR_NO_RANDOMIZE)
     "call(135, 92, ctypes.c_ulong(0xFFFFFFFF))": "WORKED",  # personality: which one is it?
+    "call(206, 0, 1, ctypes.byref(ctypes.c_ulong()))": "ENOSYS",  # io_setup
+    "call(437, 437, -100, b'/', (ctypes.c_uint64 * 3)(), 24)": "ENOSYS",  # openat2
+    "call(268, 53, -100, b'/tmp', 0o4755)": "EPERM",  # fchmodat
+    "call(268, 53, -100, b'/tmp', 0o2755)": "EPERM",
+    "call(452, 452, -100, b'/tmp', 0o6755, 0)": "EPERM",  # fchmodat2
+    "call(91, 52, 0, 0o4755)": "EPERM",  # fchmod
+    "call(259, 33, -100, b'/tmp/node', 0o104755, 0)": "EPERM",  # mknodat
+    "call(259, 33, -100, b'/tmp/node', 0o100755, 0)": "WORKED",
+    "call(257, 56, -100, b'/tmp/file', 0o101, 0o4755)": "EPERM",  # openat(O_CREAT)
+    "call(257, 56, -100, b'/tmp', 0o20200002, 0o4755)": "EPERM",  # openat(O_TMPFILE)
+    "call(257, 56, -100, b'/tmp/file', 0o101, 0o1755)": "WORKED",
+    "call(257, 56, -100, b'/tmp/file', 0, 0o7777)": "WORKED",  # the mode counts for nothing
     "socket(40, 1, 0)": "EPERM",  # AF_VSOCK
     "socket(38, 5, 0)": "EPERM",  # AF_ALG
     "socket(17, 3, 0)": "EPERM",  # AF_PACKET

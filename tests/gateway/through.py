@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from orchestrator.gateway.egress.dial import Dialer, Unreachable
+from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.http.forward import (
     Filter,
     Forwarded,
@@ -16,6 +16,7 @@ from orchestrator.gateway.http.forward import (
 )
 from orchestrator.gateway.http.headers import Headers
 from orchestrator.gateway.http.request_head import read_head
+from orchestrator.gateway.http.socket_stream import Unreachable
 from orchestrator.wire.streams import Stream
 from tests.gateway.origin import Names, Talk, listening
 

@@ -288,6 +288,10 @@ def _selected(mutant: Mutant, tests: list[Seen], copy: Copy) -> list[Seen]:
     return chosen
 
 
+NO_TEST_RAN = (4, 5)
+"""pytest's exit codes for a wrong command line and for nothing to run: no verdict on a mutant."""
+
+
 def _fate(mutant: Mutant, tests: list[Seen], copy: Copy) -> Fate:
     if not tests:
         return "survived"
@@ -303,6 +307,8 @@ def _fate(mutant: Mutant, tests: list[Seen], copy: Copy) -> Fate:
     file.write_bytes(source)
     if code == 0:
         return "survived"
+    if code in NO_TEST_RAN:
+        raise RuntimeError(f"no test ran for {mutant}: {said[-2000:]}")
     return "timed out" if code < 0 or "Timeout (>" in said else "killed"
 
 

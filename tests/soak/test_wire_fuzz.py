@@ -197,7 +197,8 @@ def _from_host(rng: random.Random) -> list[Frame]:
         files = w.pack(b"placed/file", b"384", b"content") if rng.random() < 0.5 else b""
         argv, env = w.pack(program), w.pack(b"PATH=/usr/bin:/bin", b"A=1")
         ids = (b"%d" % (stream + 2), b"%d" % NOBODY, b"%d" % NOBODY)
-        asked.append((w.SPAWN, stream, w.pack(*ids, b".", argv, env, files)))
+        errand = rng.choice((b"", b"1"))
+        asked.append((w.SPAWN, stream, w.pack(*ids, b".", argv, env, files, errand)))
         asked.append((w.DATA, stream, rng.randbytes(rng.choice((1, 1000, w.MAX_PAYLOAD)))))
         asked.append((w.CREDIT, stream, rng.choice((0, 1)).to_bytes(4, "big")))
         asked.append((w.SIGNAL, stream, bytes([rng.choice((1, 15, 18, 19, 9))])))

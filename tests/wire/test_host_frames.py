@@ -60,15 +60,18 @@ async def test_a_spawn_says_who_runs_what_where_with_which_files() -> None:
     file = File(path="/a/b", mode=0o640, content=b"c")
     wire._start(Launch(argv=("run", "it"), env={"A": "1"}, cwd="/w", files=(file,)))
     wire._start(LAUNCH)
-    first, second = frames(link)
+    wire._start(LAUNCH.model_copy(update={"errand": True}))
+    first, second, third = frames(link)
     payload = w.pack(
         *(b"3", b"1001", b"1002", b"/w"),
         w.pack(b"run", b"it"),
         w.pack(b"A=1"),
         w.pack(b"/a/b", b"416", b"c"),
+        b"",
     )
     assert first == (w.SPAWN, 1, payload)
     assert (second[:2], w.unpack(second[2])[0]) == ((w.SPAWN, 5), b"7")
+    assert (w.unpack(second[2])[-1], w.unpack(third[2])[-1]) == (b"", b"1")
     await wire.close()
 
 

@@ -132,7 +132,7 @@ async def test_connections_past_the_most_wait_until_another_is_closed() -> None:
                 await anyio.sleep(0.01)
 
 
-SPAWN_TRUE = w.pack(b"3", b"1", b"1", b"/", w.pack(b"cat"), b"", b"")
+SPAWN_TRUE = w.pack(b"3", b"1", b"1", b"/", w.pack(b"cat"), b"", b"", b"")
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,14 @@ SPAWN_TRUE = w.pack(b"3", b"1", b"1", b"/", w.pack(b"cat"), b"", b"")
         [(w.SIGNAL, 1, b"\x0f\x0f")],
         [(w.SIGNAL, 1, b"\x41")],
         [(w.LEASE, 0, b"\0" * 9)],
-        [(w.SPAWN, 1, w.pack(b"4", b"1", b"1", b"/", w.pack(b"true"), b"", b""))],
-        [(w.SPAWN, 1, w.pack(b"3", b"1", b"1", b"/", w.pack(b"true"), b"", w.pack(b"a", b"1")))],
+        [(w.SPAWN, 1, w.pack(b"4", b"1", b"1", b"/", w.pack(b"true"), b"", b"", b""))],
+        [
+            (
+                w.SPAWN,
+                1,
+                w.pack(b"3", b"1", b"1", b"/", w.pack(b"true"), b"", w.pack(b"a", b"1"), b""),
+            )
+        ],
         [(w.SPAWN, 1, SPAWN_TRUE), (w.SPAWN, 3, w.pack(b"5", *w.unpack(SPAWN_TRUE)[1:]))],
         [(w.SPAWN, 1, SPAWN_TRUE), (w.DATA, 5, b"x")],
         [(w.SPAWN, 1, SPAWN_TRUE), (w.CREDIT, 1, b"\0\0\0\1")],

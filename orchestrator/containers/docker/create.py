@@ -16,6 +16,10 @@ distribution's own interpreter, which compiled it: an image may have put another
 WARDEN_CAPABILITIES = ("SETUID", "SETGID", "KILL")
 """What PID 1 keeps: to become the agent's user, and to end the agent's processes."""
 
+TERMINALS = "/dev/pts"
+"""Shut in every container: the kernel counts pseudo-terminals for the whole machine, so that one
+agent could leave none to the containers beside it."""
+
 JsonObject = dict[str, object]
 
 
@@ -106,7 +110,7 @@ def _security(spec: ContainerSpec, profile_path: str | None) -> list[str]:
 def _tmpfs(spec: ContainerSpec, closed: Sequence[str]) -> dict[str, str]:
     # World-writable with the sticky bit, since not every engine takes uid= for a tmpfs. The
     # agent is the only user inside who can write at all: root has no DAC_OVERRIDE.
-    return dict.fromkeys(closed, "ro,noexec,nosuid,nodev,mode=755,size=4k") | {
+    return dict.fromkeys((TERMINALS, *closed), "ro,noexec,nosuid,nodev,mode=755,size=4k") | {
         t.target: f"rw,exec,nosuid,nodev,mode=1777,size={t.size_bytes}" for t in spec.tmpfs
     }
 

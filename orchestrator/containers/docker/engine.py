@@ -19,7 +19,7 @@ import urllib3.exceptions
 
 from orchestrator.containers.failure import engine_error
 from orchestrator.domain import Frozen
-from orchestrator.errors import EngineRefused, EngineUnreachable, NameTaken, OrchestratorError
+from orchestrator.errors import EngineRefused, EngineUnreachable, OrchestratorError
 from orchestrator.settings import Settings
 
 CALL_SECONDS = 60
@@ -104,7 +104,7 @@ class Engine:
         """Remove a container by force; one that is gone or going already is as good."""
         try:
             await self.call(self.api.remove_container, container, force=True, v=True)
-        except (EngineRefused, NameTaken) as exc:
+        except EngineRefused as exc:
             if not _is_gone(exc):
                 raise
 

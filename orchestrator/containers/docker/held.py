@@ -18,7 +18,6 @@ from orchestrator.errors import (
     EngineRefused,
     EngineUnreachable,
     MountRefused,
-    NameTaken,
     OrchestratorError,
     WireLost,
 )
@@ -176,7 +175,7 @@ class HeldContainer:
         And the engine says "die" a moment before it lists a container as exited.
         """
         api = self._engine.api
-        with suppress(EngineRefused, NameTaken):  # not running, or gone
+        with suppress(EngineRefused):  # not running, or gone
             await self._engine.call(api.kill, self._id)
         with suppress(EngineRefused):
             await self._engine.call(api.wait, self._id, timeout=int(CONTAINER_GONE_SECONDS))

@@ -19,13 +19,13 @@ from orchestrator.domain.agent import Network
 from orchestrator.domain.container import MIB
 from orchestrator.errors import WireLost
 from orchestrator.gateway.doorway import Doorway, Observer
-from orchestrator.gateway.egress.dial import Denied, Dialer, Unreachable, is_own
+from orchestrator.gateway.egress.dial import Denied, Dialer, is_own
 from orchestrator.gateway.egress.rules import EgressRules, HostVerdict
 from orchestrator.gateway.http.byte_stream import ByteStream, CountedStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
 from orchestrator.gateway.http.headers import CLIENT_GONE, DENIED, Headers
 from orchestrator.gateway.http.request_head import Head
-from orchestrator.gateway.http.socket_stream import SocketStream
+from orchestrator.gateway.http.socket_stream import SocketStream, Unreachable
 from orchestrator.gateway.http.tunnel import splice
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ import anyio.to_thread
 import h11
 
 from orchestrator.gateway.egress.proxies import Proxies, Proxy
-from orchestrator.gateway.http.request_head import HEAD_BYTES
-from orchestrator.gateway.http.socket_stream import SocketStream
+from orchestrator.gateway.http.request_head import ANSWER_HEAD_BYTES
+from orchestrator.gateway.http.socket_stream import SocketStream, Unreachable
 
 RESOLVE_SECONDS = 10.0
 """For the addresses of a name."""
@@ -60,10 +60,6 @@ proxy.
 
 class Denied(Exception):
     """It may not be connected to. The text is for the agent."""
-
-
-class Unreachable(Exception):
-    """It could not be connected to. The text is for people and holds no secret."""
 
 
 def is_own(address: str) -> bool:
@@ -248,7 +244,7 @@ async def _through(connection: SocketStream, proxy: Proxy, host: str, port: int)
     headers = [("host", target)]
     if proxy.authorization:
         headers.append(("proxy-authorization", proxy.authorization))
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=ANSWER_HEAD_BYTES)
     asked = http.send(h11.Request(method="CONNECT", target=target, headers=headers)) or b""
     asked += http.send(h11.EndOfMessage()) or b""
     try:

@@ -16,7 +16,6 @@ import anyio.lowlevel
 import h11
 
 from orchestrator.errors import WireLost
-from orchestrator.gateway.egress.dial import Unreachable
 from orchestrator.gateway.http.byte_stream import (
     IDLE_SECONDS,
     PIECE_BYTES,
@@ -32,7 +31,8 @@ from orchestrator.gateway.http.headers import (
     end_to_end,
     first_value,
 )
-from orchestrator.gateway.http.request_head import HEAD_BYTES, Head
+from orchestrator.gateway.http.request_head import ANSWER_HEAD_BYTES, Head
+from orchestrator.gateway.http.socket_stream import Unreachable
 
 MOVED_SECONDS = 1.0
 """How exactly IDLE_SECONDS are measured: moving a deadline with every piece costs more than the
@@ -126,7 +126,7 @@ class _Passage:
         self._client = head.client
         self._near = head.http
         self._upstream = upstream
-        self._far = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
+        self._far = h11.Connection(h11.CLIENT, max_incomplete_event_size=ANSWER_HEAD_BYTES)
         self._rewrite = rewrite
         self._status = 0
         self._gone = False
@@ -271,7 +271,7 @@ class _Passage:
             reason=came.reason if through is None else b"",  # no filter has seen that one
         )
         self._status = came.status_code
-        self._head.answered = True
+        self._head.begin_answer()
         self._pending.append(self._near.send(answer))
         return through
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import anyio
@@ -11,8 +12,17 @@ from orchestrator.errors import WireLost
 from orchestrator.gateway.http.byte_stream import STREAM_READ_BYTES, ByteStream
 from orchestrator.gateway.http.headers import Headers, as_bytes, as_text, first_value
 
-HEAD_BYTES = 64 * 1024
+HEAD_BYTES = 16 * 1024
 """The request line and all headers."""
+
+ANSWER_HEAD_BYTES = 64 * 1024
+"""The same of an answer, which comes from outside."""
+
+MAX_HEADERS = 100
+"""Lines of a head are counted before they are parsed: each costs the one event loop, which all runs
+share, some microseconds."""
+
+HEAD_END = re.compile(rb"\n\r?\n")
 
 HEAD_SECONDS = 10.0
 """From the first byte of a head to its last."""
@@ -62,12 +72,15 @@ class Head:
         """What came after the head: of CONNECT, the first bytes for the tunnel."""
         return bytes(self.http.trailing_data[0])
 
+    def begin_answer(self) -> None:
+        self.answered = True
+
     async def answer(
         self, status: int, text: str, *, reason: str = "", headers: Headers = ()
     ) -> None:
         """Give a short answer of ours, the last one on this connection."""
         if not self.answered:
-            self.answered = True
+            self.begin_answer()
             await answer_shortly(self.client, self.http, status, text, reason, headers)
 
 
@@ -113,15 +126,36 @@ async def next_head(
 
 
 async def _first_event(http: h11.Connection, stream: ByteStream) -> object:
-    """What the connection begins with, of which no more is read than a head may have."""
-    size = len(http.trailing_data[0])
+    """What the connection begins with, of which no more is parsed than a head may have."""
+    counted = _HeadLines()
+    counted.add(http.trailing_data[0])
     while (event := http.next_event()) is h11.NEED_DATA:
-        if size >= HEAD_BYTES:
-            raise RequestRefused(431, f"a request's head has at most {HEAD_BYTES} bytes")
-        data = await stream.read(min(STREAM_READ_BYTES, HEAD_BYTES - size))
-        size += len(data)
+        data = await stream.read(STREAM_READ_BYTES)
+        counted.add(data)
         http.receive_data(data)
     return event
+
+
+class _HeadLines:
+    """The lines and bytes of a head that comes in pieces, up to the empty line at its end."""
+
+    def __init__(self) -> None:
+        self._lines = self._bytes = 0
+        self._tail = b""
+        """The last bytes: the empty line may be cut between two pieces."""
+
+    def add(self, data: bytes) -> None:
+        """Count a piece; RequestRefused if the head is larger than a head may be."""
+        known, joined = len(self._tail), self._tail + data
+        end = HEAD_END.search(joined)
+        head = joined[: end.end()] if end else joined
+        self._lines += head.count(b"\n", known)
+        self._bytes += len(head) - known
+        self._tail = joined[-2:]
+        if self._bytes > HEAD_BYTES:
+            raise RequestRefused(431, f"a request's head has at most {HEAD_BYTES} bytes")
+        if self._lines > MAX_HEADERS + 2:  # with the request line and the empty one
+            raise RequestRefused(431, f"a request has at most {MAX_HEADERS} headers")
 
 
 async def answer_shortly(

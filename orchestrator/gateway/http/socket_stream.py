@@ -29,6 +29,12 @@ HOLD_BYTES = 512 * 1024
 """What may wait to be read before the peer is held back."""
 
 
+class Unreachable(Exception):
+    """A host could not be connected to, or does not answer. The text is for people and holds no
+    secret.
+    """
+
+
 class SocketStream(asyncio.Protocol):
     """A protocol factory for `create_connection`, or with a callback for `create_server`."""
 

@@ -22,11 +22,12 @@ from orchestrator.domain.agent import Secret
 from orchestrator.domain.container import ROUTES_URL
 from orchestrator.errors import AuthorError, OperatorError
 from orchestrator.gateway.doorway import Doorway, Observer
-from orchestrator.gateway.egress.dial import Addresses, Denied, Dialer, Unreachable
+from orchestrator.gateway.egress.dial import Addresses, Denied, Dialer
 from orchestrator.gateway.http.byte_stream import ByteStream, CountedStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
 from orchestrator.gateway.http.headers import CLIENT_GONE, DENIED, HOP_BY_HOP, Headers
 from orchestrator.gateway.http.request_head import Head
+from orchestrator.gateway.http.socket_stream import Unreachable
 from orchestrator.gateway.secrets.route_rules import (
     HTTPS_PORT,
     NOT_A_FAULT,

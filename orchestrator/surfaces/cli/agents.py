@@ -121,7 +121,7 @@ def _further_problems(agent: AgentSpec, catalog: Catalog) -> Iterator[tuple[str,
             yield "subagents", f"there is no agent {name!r} that can be used"
         elif agent.name not in other.allowed_callers:
             yield "subagents", f"{name} does not list {agent.name} in its allowed_callers"
-    shown, _ = shown_variables(agent, frozenset())
+    shown, _ = shown_variables(agent, {})
     exposed = {secret.name: secret.name for secret in agent.secrets}
     try:
         plan(agent, Task(agent=agent.name, prompt="-"), Place(image="-"), shown, "-", exposed)

@@ -57,16 +57,32 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         # With --json, what is wrong with the command line is told by us, and as JSON too.
         code = app(args=args, prog_name="orchestrator", standalone_mode=not as_json)
     except OrchestratorError as exc:
-        if as_json:
-            print(json.dumps({"error": {"code": exc.code, "message": str(exc)}}))
-        else:
-            write(f"error: {visible(str(exc))}", sys.stderr)
-        sys.exit(exc.exit_code)
+        _tell_and_exit(exc, as_json)
+    except ExceptionGroup as group:  # of a server, which does several things at once
+        error = _only_error(group)
+        if error is None:
+            raise
+        _tell_and_exit(error, as_json)
     except typer.TyperException as exc:
         message = exc.format_message() if isinstance(exc, typer.BadParameter) else str(exc)
         print(json.dumps({"error": {"code": "usage", "message": message}}))
         sys.exit(EXIT_USAGE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell_and_exit(error: OrchestratorError, as_json: bool) -> NoReturn:
+    if as_json:
+        print(json.dumps({"error": {"code": error.code, "message": str(error)}}))
+    else:
+        write(f"error: {visible(str(error))}", sys.stderr)
+    sys.exit(error.exit_code)
+
+
+def _only_error(group: BaseException) -> OrchestratorError | None:
+    """The error in a group that holds nothing else."""
+    while isinstance(group, ExceptionGroup) and len(group.exceptions) == 1:
+        group = group.exceptions[0]
+    return group if isinstance(group, OrchestratorError) else None
 
 
 def _print_version(wanted: bool) -> None:

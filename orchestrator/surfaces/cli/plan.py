@@ -174,14 +174,26 @@ def _sha256(data: bytes) -> str:
 
 
 def _stand_ins(shown: ShownPlan) -> dict[str, str]:
-    """What stands in the plan where each run has a random value of its own -> what that is."""
-    from orchestrator.plan import STAND_IN_CONVERSATION, STAND_IN_RUN, STAND_IN_TOKEN
+    """What stands in the plan where a run has a value of its own, or one that is not shown -> what
+    that is. The digest of a file with one of them in it is not that of the run's file.
+    """
+    from orchestrator.plan import (
+        STAND_IN_CONVERSATION,
+        STAND_IN_RUN,
+        STAND_IN_TOKEN,
+        variables_inside,
+    )
 
-    found = {STAND_IN_TOKEN: "the token that opens the model to one container"}
+    found = {STAND_IN_TOKEN: "the token that opens the model to one container, which is random"}
     if shown.plan.agent.session.keep:
-        found[STAND_IN_CONVERSATION] = "the id of the conversation that a new session begins"
+        found[STAND_IN_CONVERSATION] = "the id of a new session's conversation, which is random"
     if STAND_IN_RUN in shown.labels.values():
-        found[STAND_IN_RUN] = "what the run is called"
+        found[STAND_IN_RUN] = "what the run is called, which is random"
+    launch = shown.plan.launch
+    texts = [*launch.env.values(), *(file.content.decode() for file in launch.files)]
+    for name, _ in variables_inside(shown.plan.agent):
+        if any(f"<{name}>" in text for text in texts):  # else a default stands there
+            found[f"<{name}>"] = f"the value of {name}, which is not shown"
     return found
 
 
@@ -209,7 +221,9 @@ def plan_rows(shown: ShownPlan) -> Iterator[Row]:
     for file in plan.launch.files:
         yield Row("file", f"{file.path} ({file.mode:04o}, {len(file.content)} bytes)")
     for value, what in _stand_ins(shown).items():
-        yield Row("stand-in", f"{value} is shown for {what}, which is random")
+        if value in shown.labels.values():  # which only programs are told
+            continue
+        yield Row("stand-in", f"{value} is shown for {what}")
 
 
 def _container_rows(plan: Plan) -> Iterator[Row]:

@@ -135,9 +135,9 @@ class RunNotices:
         look = (await self._service.store.version(), watched)
         if look == self._look:  # nothing at all has been written since
             return []
-        self._look = look
         runs = {run_of(uri) for uri in watched}
         versions = await self._tasks.book.versions(runs) if runs else {}
+        self._look = look  # now: a look that failed is taken again
         before = self._seen
         self._seen = {uri: versions.get(run_of(uri)) for uri in watched}
         return [uri for uri, now in self._seen.items() if before.get(uri, now) != now]

@@ -6,7 +6,6 @@ as a whole.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -20,11 +19,14 @@ from orchestrator.workspace.paths import (
     path_problem,
     repositories,
 )
-from orchestrator.workspace.reading.pack import EntryKind, TreeEntry
+from orchestrator.workspace.reading.pack import EntryKind, LeftOut, TreeEntry
 from orchestrator.workspace.reading.tree import Snapshot
 
 MAX_CHANGES = 50_000
 """Things that are new or different in one copy; a person does not look through more of them."""
+
+MAX_LISTING_BYTES = 32 * 1024 * 1024
+"""Of paths and the targets of links in one listing: an agent decides how long they are."""
 
 MAX_TARGET_BYTES = 4095
 
@@ -56,11 +58,15 @@ class Listing:
         self.snapshot = snapshot
         self.found: dict[str, FoundEntry] = {}
         self.deleted: set[str] = set()
-        self.left_out: defaultdict[str, list[str]] = defaultdict(list)
+        self.left_out = LeftOut()
         self.too_many = False
+        self._bytes = 0
 
     def add(self, fields: list[object]) -> bool:
         """Take one record; False after the last one. Odd if it is not one of ours."""
+        self._bytes += sum(len(field) for field in fields if isinstance(field, str))
+        if self._bytes > MAX_LISTING_BYTES:
+            raise Odd(f"their names take more than {MAX_LISTING_BYTES // 1024**2} MiB")
         match fields:
             case ["end", *_]:
                 return False
@@ -68,7 +74,7 @@ class Listing:
                 self.too_many = True
             case ["skip", str(path), str(why)]:
                 if path not in self.snapshot.git_places:
-                    self.left_out[REASONS.get(why, "for no known reason")].append(path)
+                    self.left_out.add(REASONS.get(why, "for no known reason"), path)
             case ["deleted", str(path)]:
                 if path not in self.snapshot.entries or path in self.deleted:
                     raise Odd("something is deleted that was not there")
@@ -98,7 +104,7 @@ class Listing:
         if len(self.found) >= MAX_CHANGES:
             raise Odd("there is more than was asked for")
         if in_git(path):
-            self.left_out[REASONS["git"]].append(path)
+            self.left_out.add(REASONS["git"], path)
         elif path.partition("/")[0] != MARKER:
             self.found[path] = found
 
@@ -144,7 +150,8 @@ class Listing:
         for path in theirs:
             self.found.pop(path, None)
         if owned:
-            self.left_out[REASONS["repository"]].extend(sorted(each or "." for each in owned))
+            for each in sorted(owned):
+                self.left_out.add(REASONS["repository"], each or ".")
 
     def _owner(self, path: str, before: set[str], made: set[str]) -> str | None:
         """The repository that a path belongs to."""

@@ -101,10 +101,10 @@ def pack_git(packer: Packer, root: Path, path: str, allowed: Allowed) -> Iterato
     """Put a git directory of its own at `path`, which holds no way out of the copy."""
     found = find_git_dir(root / path, root, allowed)
     if isinstance(found, str):
-        packer.left_out[f"since {found}"].append(path)
+        packer.left_out.add(f"since {found}", path)
         return
     if not stat.S_ISREG(_mode(found.own / "HEAD")):
-        packer.left_out["since it is no git directory"].append(path)
+        packer.left_out.add("since it is no git directory", path)
         return
     config = read_config(_text(found.shared / "config", MAX_CONFIG_BYTES))
     packer.folder(path, 0o755, track=False)
@@ -140,9 +140,7 @@ def _borrowed(copy: _Copy, objects: Path, allowed: Allowed) -> Iterator[bytes]:
                 continue
             if len(seen) > MAX_ALTERNATES or not allowed(other):
                 why = f"since {other} may not be shown to agents; git will miss some history"
-                copy.packer.left_out[why].append(
-                    f"{shown(copy.path)}/objects of another repository"
-                )
+                copy.packer.left_out.add(why, f"{shown(copy.path)}/objects of another repository")
                 continue
             seen.add(other)
             waiting.append(other)
@@ -222,11 +220,11 @@ class _Copy:
             with open(os.open(name, FILE, dir_fd=folder), "rb") as file:
                 data = file.read(MAX_TEXT_BYTES + 1)
         except OSError as exc:
-            self.packer.left_out[f"could not be read ({exc.strerror})"].append(path)
+            self.packer.left_out.add(f"could not be read ({exc.strerror})", path)
             return
         if len(data) > MAX_TEXT_BYTES:
             why = "since it is too long to be looked through for passwords"
-            self.packer.left_out[why].append(path)
+            self.packer.left_out.add(why, path)
             return
         self.packer.text(path, without_any_credentials(data))
 

@@ -7,8 +7,8 @@ import json
 import os
 import stat
 import struct
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -63,7 +63,7 @@ class Packer:
     def __init__(self, root: Path, limit_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
         self.entries: dict[str, TreeEntry] = {}
         """What will be compared in the end: all but git's own files."""
-        self.left_out: defaultdict[str, list[str]] = defaultdict(list)
+        self.left_out = LeftOut()
         """Why -> what."""
         self.bytes = 0
         self.count = 0
@@ -102,12 +102,12 @@ class Packer:
         try:
             fd = os.open(name, FILE, dir_fd=folder)
         except OSError as exc:
-            self.left_out[f"could not be read ({exc.strerror})"].append(path)
+            self.left_out.add(f"could not be read ({exc.strerror})", path)
             return
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                self.left_out["special files"].append(path)
+                self.left_out.add("special files", path)
                 return
             size, mode = status.st_size, status.st_mode & 0o777
             if size > BATCH:
@@ -166,18 +166,30 @@ class Packer:
         return CopyRefused(f"{self._root}/{path} was cut short while it was copied; try again")
 
 
-def sentences(left_out: Mapping[str, Sequence[str]], where: str) -> tuple[str, ...]:
-    """What was left out, one line for each reason."""
-    lines = []
-    for why, paths in sorted(left_out.items()):
-        named = in_words([*map(shown, paths)], NAMED_LEFT_OUT)
-        lines.append(f"left out of {where}, {why}: {named}")
-    return tuple(lines)
+class LeftOut:
+    """What was left out and why: the first few paths of each reason, and how many there are."""
+
+    def __init__(self) -> None:
+        self._first: defaultdict[str, list[str]] = defaultdict(list)
+        self._counts: Counter[str] = Counter()
+
+    def add(self, why: str, path: str) -> None:
+        self._counts[why] += 1
+        if len(self._first[why]) < NAMED_LEFT_OUT:
+            self._first[why].append(shown(path))
+
+    def sentences(self, where: str) -> tuple[str, ...]:
+        """One line for each reason."""
+        return tuple(
+            f"left out of {where}, {why}: {in_words(self._first[why], NAMED_LEFT_OUT, count)}"
+            for why, count in sorted(self._counts.items())
+        )
 
 
-def in_words(texts: Sequence[str], most: int) -> str:
-    """The first of them on one line, and how many more there are."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+def in_words(texts: Sequence[str], most: int, count: int | None = None) -> str:
+    """The first of them on one line, and how many more there are; `count` if not all are given."""
+    left = (len(texts) if count is None else count) - most
+    more = f" and {left} more" if left > 0 else ""
     return ", ".join(texts[:most]) + more
 
 

@@ -12,7 +12,7 @@ from orchestrator.errors import CopyRefused
 from orchestrator.workspace.git.directory import Allowed, pack_git
 from orchestrator.workspace.paths import FOLDER, MARKER, STAGE, Root, in_git, path_problem
 from orchestrator.workspace.reading.ignore import Ignore
-from orchestrator.workspace.reading.pack import Packer, TreeEntry, record, sentences
+from orchestrator.workspace.reading.pack import Packer, TreeEntry, record
 
 TREE_DEPTH = 128
 """Directories in directories."""
@@ -104,7 +104,7 @@ class TreeCopy:
             ignore=self._ignore,
             total_bytes=packer.bytes,
             total_count=packer.count,
-            warnings=sentences(packer.left_out, "the copy"),
+            warnings=packer.left_out.sentences("the copy"),
             marker=self._marker,
         )
 
@@ -117,16 +117,16 @@ class TreeCopy:
         for row in entries:
             path = f"{folder}/{row.name}" if folder else row.name
             if problem := path_problem(path):
-                packer.left_out[f"since its name cannot be kept: {problem}"].append(path)
+                packer.left_out.add(f"since its name cannot be kept: {problem}", path)
                 continue
             try:
                 status = row.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # gone since it was listed
             if path == MARKER:
-                packer.left_out["since copies are marked with that name"].append(path)
+                packer.left_out.add("since copies are marked with that name", path)
             elif row.name.startswith(STAGE):
-                packer.left_out[LEFT_BY_APPLY].append(path)
+                packer.left_out.add(LEFT_BY_APPLY, path)
             elif in_git(path):
                 yield from self._git(path, row.name, status.st_mode)
             elif self._ignore is None or not self._ignore.ignored(
@@ -141,7 +141,7 @@ class TreeCopy:
         if name == ".git" and not stat.S_ISLNK(mode):
             yield from pack_git(self._packer, self.root, path, self._allowed)
         else:
-            self._packer.left_out["since git may take it for its own"].append(path)
+            self._packer.left_out.add("since git may take it for its own", path)
 
     def _entry(self, fd: int, name: str, path: str, mode: int, depth: int) -> Iterator[bytes]:
         packer, kind = self._packer, stat.S_IFMT(mode)
@@ -150,18 +150,18 @@ class TreeCopy:
         elif kind == stat.S_IFLNK:
             target = os.readlink(name, dir_fd=fd)
             if path_problem(target.replace("/", "")[:200] or "x"):
-                packer.left_out["since its target is not UTF-8"].append(path)
+                packer.left_out.add("since its target is not UTF-8", path)
             else:
                 packer.link(path, target, track=True)
         elif kind != stat.S_IFDIR:
-            packer.left_out["special files"].append(path)
+            packer.left_out.add("special files", path)
         elif depth >= TREE_DEPTH:
-            packer.left_out["since it is too deep"].append(path)
+            packer.left_out.add("since it is too deep", path)
         else:
             try:
                 below = os.open(name, FOLDER, dir_fd=fd)
             except OSError as exc:
-                packer.left_out[f"could not be read ({exc.strerror})"].append(path)
+                packer.left_out.add(f"could not be read ({exc.strerror})", path)
                 return
             try:
                 packer.folder(path, mode, track=True)

@@ -69,6 +69,7 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
                 {"Name": "core", "Soft": 0, "Hard": 0},
             ],
             "Tmpfs": {
+                "/dev/pts": "ro,noexec,nosuid,nodev,mode=755,size=4k",
                 "/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={256 * MIB}",
                 "/home/agent": f"rw,exec,nosuid,nodev,mode=1777,size={256 * MIB}",
             },

@@ -389,7 +389,9 @@ async def test_what_a_run_needs_is_looked_for_without_keeping_others_waiting(
         monkeypatch.setattr(harness.copies, name, noted(getattr(harness.copies, name)))
     monkeypatch.setattr(Memory, "read", noted(Memory.read))
     with anyio.fail_after(PATIENCE):
-        await service.plan(Task(agent="worker", prompt="x"))
+        agent = service.agents.current().agent("worker")
+        task = Task(agent="worker", prompt="x")
+        await service._staging.planner.prepare(agent, task, really=False)
     assert len(threads) == 3
     assert threading.get_ident() not in threads
 

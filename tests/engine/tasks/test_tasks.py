@@ -140,7 +140,7 @@ async def test_a_tool_call_that_nobody_could_be_asked_about_is_refused_and_the_r
         (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
     assert view.result is not None
     assert view.status == "completed", view.result
-    assert "nobody could be asked to approve this call" in str(view.result.result)
+    assert "the caller could not be asked to approve this call" in str(view.result.result)
     assert any("Bash is refused" in warning for warning in view.result.warnings)
 
 
@@ -275,7 +275,7 @@ async def test_a_question_that_nobody_answers_is_answered_by_itself(harness: Har
         with anyio.fail_after(PATIENCE):
             while not (view := await tasks.book.view(run_id)).result:
                 await tasks.book.wait([run_id], "main", seconds=1)
-        assert str(view.result.result).startswith("it is Nobody has answered in time.")
+        assert str(view.result.result).startswith("it is No answer came in time.")
 
 
 async def test_a_tool_call_waits_for_somebodys_word(harness: Harness) -> None:

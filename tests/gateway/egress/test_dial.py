@@ -17,11 +17,10 @@ from orchestrator.gateway.egress.dial import (
     Denied,
     Dialer,
     SystemResolver,
-    Unreachable,
     is_own,
 )
 from orchestrator.gateway.egress.proxies import Proxies
-from orchestrator.gateway.http.socket_stream import SocketStream
+from orchestrator.gateway.http.socket_stream import SocketStream, Unreachable
 from tests.gateway.near import PATIENCE
 from tests.gateway.origin import Names, Origin, certificate, listening
 

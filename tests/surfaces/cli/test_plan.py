@@ -53,7 +53,7 @@ LAUNCH = ("command", "environment", "file")
 
 def shown(agent: AgentSpec = AGENT, task: Task = TASK, *unset: str) -> ShownPlan:
     agent = agent.model_copy(update={"env": {"TOKEN": "${FIXER_TOKEN}"}})
-    values, _ = shown_variables(agent, frozenset({"FIXER_TOKEN"}))
+    values, _ = shown_variables(agent, {"FIXER_TOKEN": "x"})
     made = plan(agent, task, PLACE, values, STAND_IN_TOKEN, {"api-key": "<api-key>"})
     return ShownPlan(made, {"orchestrator.run": STAND_IN_RUN}, unset)
 
@@ -103,7 +103,7 @@ def test_people_read_what_a_run_could_touch() -> None:
             "<a token for one run> is shown for the token that opens the model to one container, "
             "which is random",
         ),
-        Row("stand-in", "<the run's id> is shown for what the run is called, which is random"),
+        Row("stand-in", "<FIXER_TOKEN> is shown for the value of FIXER_TOKEN, which is not shown"),
     ]
     (command,) = (row.text for row in rows if row.heading == "command")
     assert command.startswith("claude -p ")
@@ -167,8 +167,10 @@ def test_programs_read_the_same() -> None:
         "lifetime_seconds": 180.0,
         "labels": {"orchestrator.run": "<the run's id>"},
         "stand_ins": {
-            "<a token for one run>": "the token that opens the model to one container",
-            "<the run's id>": "what the run is called",
+            "<a token for one run>": "the token that opens the model to one container, "
+            "which is random",
+            "<the run's id>": "what the run is called, which is random",
+            "<FIXER_TOKEN>": "the value of FIXER_TOKEN, which is not shown",
         },
         "tools": {"allow": ["Bash", "Read"], "deny": ["Bash(rm:*)"]},
         "approval": {},
@@ -254,9 +256,9 @@ def test_people_read_how_many_containers_wait() -> None:
 
 
 def test_values_of_variables_are_never_filled_in() -> None:
-    names = frozenset({"FIXER_TOKEN", "PATH"})
-    assert shown_variables(AGENT, names) == ({"FIXER_TOKEN": "<FIXER_TOKEN>"}, ())
-    assert shown_variables(AGENT, frozenset({"TRACKER_KEY"})) == (
+    environ = {"FIXER_TOKEN": "s3cret", "PATH": "/bin"}
+    assert shown_variables(AGENT, environ) == ({"FIXER_TOKEN": "<FIXER_TOKEN>"}, ())
+    assert shown_variables(AGENT, {"TRACKER_KEY": "s3cret"}) == (
         {"FIXER_TOKEN": "<FIXER_TOKEN, which is not set>", "TRACKER_KEY": "<TRACKER_KEY>"},
         ("FIXER_TOKEN",),
     )
@@ -338,3 +340,12 @@ def test_an_image_that_is_not_built_is_named_and_not_built(
     monkeypatch.setenv("ORCHESTRATOR_BASE_IMAGE", "nobody/has:this")
     assert run("plan", "fixer", "--json") == 0
     assert json.loads(capsys.readouterr().out)["image"] == NOT_BUILT
+
+
+def test_a_default_stands_in_for_a_variable_that_is_empty_or_not_set() -> None:
+    agent = AGENT.model_copy(
+        update={"env": {"A": "${ONE:-a}${TWO}", "B": "${ONE:-b}"}, "mcp_servers": ()}
+    )
+    assert shown_variables(agent, {"TWO": "s3cret"}) == ({"TWO": "<TWO>"}, ())
+    assert shown_variables(agent, {}) == ({"TWO": "<TWO, which is not set>"}, ("TWO",))
+    assert shown_variables(agent, {"ONE": "", "TWO": ""}) == ({"ONE": "", "TWO": ""}, ())
