@@ -4,8 +4,8 @@ The tests are run once on the source as it is: those that pass without an engine
 each of them calls. A mutant is then run against the tests that call its function, the ones that
 call the least first, until one fails. Nothing here touches the checkout: two copies of it are
 made, and each run has its copy alone to write to (a mount namespace with the rest read-only) and
-its own processes alone to kill (a process namespace): a mutant of the warden kills everything it
-can see.
+its own processes alone to kill (a process namespace, and a session): a mutant of the warden kills
+everything it can see, and its process group, which is the caller's if nobody makes another.
 """
 
 from __future__ import annotations
@@ -192,6 +192,7 @@ class Copy:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # a process group reaches out of a namespace
         )
 
     def __enter__(self) -> Self:

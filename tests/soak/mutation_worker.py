@@ -60,6 +60,7 @@ def _run(asked: dict[str, Any]) -> int:
 
 
 def _be_pytest(asked: dict[str, Any]) -> None:
+    os.setsid()  # a mutant may kill its process group, to which whoever started us would belong
     output = os.open(asked["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for fd, target in ((nothing, 0), (output, 1), (output, 2)):
