@@ -15,7 +15,7 @@ import pytest
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.upstream import UpstreamRequest, UpstreamResponse
 from tests.attacks.mark import attack
-from tests.gateway.model.model_stage import body, bound_access
+from tests.gateway.model.model_stage import body, bound_access, post
 from tests.gateway.near import Client, connection
 
 pytestmark = pytest.mark.anyio
@@ -181,3 +181,24 @@ async def test_a_document_nobody_waits_for_is_not_free() -> None:
             await ended.wait()
     assert access.bill.usage.cost_usd >= PDF_USD
     assert access.bill.is_spent
+
+
+DISGUISED = (
+    *("bash_code_execution_20250825", "text_editor_code_execution_20250825", "customs"),
+    *("memory_sync_20250818", "computer_remote_20250124", "tool_search_tool_web_20251119"),
+)
+
+
+@attack(
+    "gateway abuse",
+    "ask for tools of the API whose names begin as those of the client's own",
+    "403: a tool is known by its whole name; the API is not asked",
+)
+@pytest.mark.parametrize("kind", DISGUISED)
+async def test_a_tool_of_the_api_is_not_taken_for_a_local_one(kind: str) -> None:
+    api = Api(SMALL)
+    api.go_on.set()
+    access = bound_access(api)
+    answer = await post(access, stream=True, tools=[{"type": kind, "name": "x"}])
+    assert (answer.status, answer.headers.get("x-orchestrator-denied")) == (403, "server_tool")
+    assert api.asked == 0

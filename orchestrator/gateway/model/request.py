@@ -12,7 +12,7 @@ from typing import Literal
 
 from orchestrator.domain import Frozen
 from orchestrator.gateway.model.prices import Used, cost_usd
-from orchestrator.gateway.model.remote_features import LOCAL_TOOLS
+from orchestrator.gateway.model.remote_features import is_local_tool
 
 MAX_BODY_PARTS = 300_000
 """Texts, commas and brackets of a body, outside of texts: many times what a full context has. To
@@ -163,7 +163,7 @@ def _is_document(block: dict[str, object]) -> bool:
 
 def _is_server_tool(tool: object) -> bool:
     kind = tool.get("type") if isinstance(tool, dict) else None
-    return kind is not None and not str(kind).startswith(LOCAL_TOOLS)
+    return not is_local_tool(kind)
 
 
 def _longest_cache(objects: list[dict[str, object]]) -> Literal["", "minutes", "hour"]:
