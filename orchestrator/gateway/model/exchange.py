@@ -146,12 +146,12 @@ class ModelExchange:
             return
         # What has reached the API is worked on and billed there, also when the client has gone.
         free = problem == "redirected" or not self._delivery.began
-        # Where it hung up by itself there was no answer to miss: a CLI asks again, and no budget
-        # should be gone because a proxy hiccups.
+        # Where it hung up by itself there was no answer to miss.
         whole = problem in ("", "unreachable")
-        tally = Tally() if free else self._meter.tally(whole=whole)
+        seconds = time.monotonic() - self._began
+        tally = Tally() if free else self._meter.tally(whole=whole, seconds=seconds)
         used = tally.model_dump(exclude={"error_type"})
-        duration = round((time.monotonic() - self._began) * 1000)
+        duration = round(seconds * 1000)
         error_type = tally.error_type or problem
         seen = ModelRequestSeen(status=status, duration_ms=duration, error_type=error_type, **used)
         self._bill.count(seen, self._asked.ceiling_usd)

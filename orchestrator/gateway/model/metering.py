@@ -1,7 +1,8 @@
 """The bytes of a model's answer -> what it used. In doubt, more rather than less.
 
 The API says what a request used at the start and at the end of its answer. A client that hangs up
-in between has still used it, so what was not said is estimated from the bytes that went by.
+in between has still used it, so what was not said is estimated: from the bytes that went by, and,
+since a model may think without a word of it being shown, from the seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ JSON_BYTES = 16 * 1024 * 1024
 
 BYTES_PER_OUTPUT_TOKEN = 3
 """Where the API did not say."""
+
+OUTPUT_TOKENS_PER_SECOND = 200
+"""More than a model writes, in its fast mode too. What it thinks may not be shown, or not yet."""
 
 
 class Tally(Spent):
@@ -79,17 +83,15 @@ class Meter:
         """A stream ended well as HTTP goes, but before the model was done."""
         return self._streamed and not (self._said_at_end or self._error_type or self._failed)
 
-    def tally(self, *, whole: bool = True) -> Tally:
-        """What it comes to, once no more bytes are coming; not `whole` if some were missed.
-
-        Of an answer that is not streamed nothing is seen until all of it is written: a client
-        that does not wait for it pays for the longest answer that it could have been.
+    def tally(self, *, whole: bool = True, seconds: float = 0.0) -> Tally:
+        """What it comes to, once no more bytes are coming, so many seconds after it was sent; not
+        `whole` if some were missed.
         """
         if not self._streamed:
             self._on_message(_parsed(bytes(self._buffer)))
         if self._failed:
             return Tally(model=self._model, error_type=self._error_type)
-        used = self._used(whole=whole)
+        used = self._used(self._unsaid_output(whole, seconds))
         self._model = self._model or self._asked.model
         return Tally(
             model=self._model,
@@ -101,26 +103,36 @@ class Meter:
             error_type=self._error_type,
         )
 
-    def _used(self, *, whole: bool) -> Used:
+    def _unsaid_output(self, whole: bool, seconds: float) -> int:
+        """Tokens that the model can have written by now, if the API has not said how many."""
+        if self._said_at_end:
+            return 0
+        seen = -(-self._output_bytes // BYTES_PER_OUTPUT_TOKEN)
+        by_now = min(int(seconds * OUTPUT_TOKENS_PER_SECOND), self._asked.max_tokens)
+        if self._asked.stream and not self._started:
+            # The head comes before the first token. Where the API hung up without one, no budget
+            # should be gone: a CLI asks again.
+            return 0 if whole else by_now
+        if not whole and not self._streamed:
+            # Nothing is seen until all of it is written, which goes on when nobody waits for it.
+            return max(seen, self._asked.max_tokens)
+        return max(seen, by_now)
+
+    def _used(self, unsaid_output: int) -> Used:
+        found = 0 if self._said_at_end else -(-self._found_bytes // BYTES_PER_INPUT_TOKEN)
+        begun = 0 if self._said_at_end else self._searches
+        if not self._usage:
+            return self._asked.used(self._asked.input_tokens + found, unsaid_output, begun)
         tools = self._usage.get("server_tool_use")
-        known = bool(self._usage)
-        read = self._total("input_tokens") if known else self._asked.input_tokens
-        output, searches = self._total("output_tokens"), _count(tools, "web_search_requests")
-        if not self._said_at_end:
-            read += -(-self._found_bytes // BYTES_PER_INPUT_TOKEN)
-            output = max(output, -(-self._output_bytes // BYTES_PER_OUTPUT_TOKEN))
-            searches = max(searches, self._searches)
-            if not whole and not self._streamed:
-                output = max(output, self._asked.max_tokens)
         return Used(
-            input_tokens=read,
-            output_tokens=output,
+            input_tokens=self._total("input_tokens") + found,
+            output_tokens=max(self._total("output_tokens"), unsaid_output),
             cache_read_tokens=self._total("cache_read_input_tokens"),
             cache_write_tokens=self._total("cache_creation_input_tokens"),
             cache_write_hour_tokens=self._total("ephemeral_1h_input_tokens", "cache_creation"),
-            web_searches=searches,
-            fast=self._usage.get("speed") == "fast" if known else self._asked.fast,
-            us_only=self._usage.get("inference_geo") == "us" if known else self._asked.us_only,
+            web_searches=max(_count(tools, "web_search_requests"), begun),
+            fast=self._usage.get("speed") == "fast",
+            us_only=self._usage.get("inference_geo") == "us",
         )
 
     def _total(self, key: str, within: str = "") -> int:
@@ -149,6 +161,7 @@ class Meter:
                 self._add(event["usage"])
                 self._said_at_end = True
         elif kind == "content_block_start":
+            self._said_at_end = False  # what was said before is not all
             self._on_block(event.get("content_block"), len(line))
         elif kind == "content_block_delta":
             delta = event.get("delta")

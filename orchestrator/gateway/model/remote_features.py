@@ -12,8 +12,14 @@ import re
 REMOTE_KEYS = ("mcp_servers", "container")
 """Parts of a request that have the API reach out, or run something, by itself."""
 
-LOCAL_TOOLS = ("custom", "bash_", "text_editor_", "memory_", "computer_", "tool_search_tool_")
-"""Types of tools that the client carries out, or that only search what the request holds."""
+_LOCAL_TOOL = re.compile(
+    r"custom|(bash|text_editor|memory|computer)_\d{8}|tool_search_tool_(regex|bm25)(_\d{8})?",
+    re.ASCII,
+)
+"""Types of tools that the client carries out, or that only search what the request holds. By their
+whole names: "bash_" may be how the name of another tool begins that the API carries out."""
+
+_DATED = re.compile(r"(?P<name>[a-z_]+?)(_\d{8})?", re.ASCII)
 
 LOCAL_SOURCES = ("base64", "text", "content")
 """Where a picture or a document may come from: the request itself. Not from a URL, and not from
@@ -31,12 +37,18 @@ def remote_features(asked: dict[str, object], allowed: frozenset[str]) -> str:
     return _remote_tool(asked.get("tools"), allowed) or _remote_content(asked)
 
 
+def is_local_tool(kind: object) -> bool:
+    """Whether the API leaves a tool of that type to the client."""
+    return kind is None or (isinstance(kind, str) and _LOCAL_TOOL.fullmatch(kind) is not None)
+
+
 def _remote_tool(tools: object, allowed: frozenset[str]) -> str:
     for tool in tools if isinstance(tools, list) else []:
         kind = tool.get("type") if isinstance(tool, dict) else "?"
-        if kind is None or str(kind).startswith(LOCAL_TOOLS):
+        if is_local_tool(kind):
             continue
-        if re.sub(r"_\d{8}$", "", str(kind)) not in allowed:
+        dated = _DATED.fullmatch(str(kind))
+        if dated is None or dated["name"] not in allowed:
             return f"the tool {str(kind)[:60]!r}"
     return ""
 
@@ -57,6 +69,8 @@ def _remote_content(asked: dict[str, object]) -> str:
             source = block.get("source")
             if "file_id" in block:
                 return "a file of the account"
+            if "image_url" in block:
+                return "a picture by its address"
             if isinstance(source, dict):
                 kind = source.get("type")
                 if kind not in LOCAL_SOURCES:

@@ -7,9 +7,12 @@ a thread of its own. So what is bounded here is not only how long a body is, but
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Literal
 
 from orchestrator.domain import Frozen
 from orchestrator.gateway.model.prices import Used, cost_usd
+from orchestrator.gateway.model.remote_features import is_local_tool
 
 MAX_BODY_PARTS = 300_000
 """Texts, commas and brackets of a body, outside of texts: many times what a full context has. To
@@ -19,7 +22,13 @@ BODY_NUMBER_CHARS = 100
 """Of one number; nothing in a request needs more than a tenth of that."""
 
 BYTES_PER_INPUT_TOKEN = 2
-"""Where the API did not say. Few texts have more tokens than that."""
+"""Where the API did not say. Few texts have more tokens than that; none has more than bytes."""
+
+CONTEXT_TOKENS = 1_000_000
+"""What no model reads more of in one request: the API refuses what goes beyond it, for nothing."""
+
+PICTURE_TOKENS = 5_000
+"""Of one picture, however few its bytes: the API scales a larger one down to less than that."""
 
 MAX_OUTPUT_TOKENS = 128_000
 """What no model goes beyond in one answer; also counted where a request does not say how much."""
@@ -38,24 +47,47 @@ class Asked(Frozen):
     model: str = ""
     body_bytes: int = 0
     max_tokens: int = MAX_OUTPUT_TOKENS
+    stream: bool = False
+    pictures: int = 0
+    documents: bool = False
+    """A page takes a few bytes of a PDF and thousands of tokens: documents may fill the context."""
+    server_tools: bool = False
+    """The API's own tools may give the model more to read than the request holds."""
+    caches: Literal["", "minutes", "hour"] = ""
+    """What is written to the API's cache costs more, the longer it is kept."""
     fast: bool = False
     us_only: bool = False
 
     @property
     def input_tokens(self) -> int:
         """A guess, rather too many."""
-        return -(-self.body_bytes // BYTES_PER_INPUT_TOKEN)
+        return self._read(-(-self.body_bytes // BYTES_PER_INPUT_TOKEN))
 
     @property
     def ceiling_usd(self) -> float:
-        """What it costs when the model writes all that it may."""
-        used = Used(
-            input_tokens=self.input_tokens,
-            output_tokens=self.max_tokens,
+        """What it costs when no text has fewer tokens than bytes, all of it is written to the
+        cache, and the model writes all that it may.
+        """
+        most = CONTEXT_TOKENS if self.server_tools else self._read(self.body_bytes)
+        return cost_usd(self.model, self.used(most, self.max_tokens))
+
+    def used(self, input_tokens: int, output_tokens: int, web_searches: int = 0) -> Used:
+        """What it took if it read and wrote so much, as long as the API has not said."""
+        written = input_tokens if self.caches else 0
+        return Used(
+            input_tokens=input_tokens - written,
+            output_tokens=output_tokens,
+            cache_write_tokens=written,
+            cache_write_hour_tokens=written if self.caches == "hour" else 0,
+            web_searches=web_searches,
             fast=self.fast,
             us_only=self.us_only,
         )
-        return cost_usd(self.model, used)
+
+    def _read(self, text_tokens: int) -> int:
+        if self.documents:
+            return CONTEXT_TOKENS
+        return min(text_tokens + self.pictures * PICTURE_TOKENS, CONTEXT_TOKENS)
 
 
 def read_body(body: bytes) -> dict[str, object]:
@@ -84,10 +116,17 @@ def asked_for(body: dict[str, object], size: int) -> Asked:
     """What a body of that size asks for."""
     most = body.get("max_tokens")
     known = type(most) is int and 0 < most < MAX_OUTPUT_TOKENS
+    tools = body.get("tools")
+    objects = list(_objects(body))
     return Asked(
         model=plain_name(body.get("model")),
         body_bytes=size,
         max_tokens=most if known else MAX_OUTPUT_TOKENS,
+        stream=body.get("stream") is True,
+        pictures=sum(each.get("type") == "image" for each in objects),
+        documents=any(map(_is_document, objects)),
+        server_tools=any(map(_is_server_tool, tools if isinstance(tools, list) else ())),
+        caches=_longest_cache(objects),
         fast=body.get("speed") == "fast",
         us_only=body.get("inference_geo") == "us",
     )
@@ -97,6 +136,42 @@ def plain_name(value: object) -> str:
     """A name as it may go into an event; "" for what is none."""
     text = value if isinstance(value, str) else ""
     return "".join(c for c in text[:NAME_CHARS] if c.isprintable())
+
+
+def _objects(body: object) -> Iterator[dict[str, object]]:
+    """All objects of a body, wherever they stand: blocks may be in results of tools, in documents,
+    and where only a later version of the API looks for them.
+    """
+    waiting = [body]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+
+
+def _is_document(block: dict[str, object]) -> bool:
+    """A document that is not plain text, or whatever else, other than a picture, comes in bytes."""
+    source = block.get("source")
+    kind = source.get("type") if isinstance(source, dict) else None
+    if block.get("type") == "document":
+        return kind not in ("text", "content")
+    return kind == "base64" and block.get("type") != "image"
+
+
+def _is_server_tool(tool: object) -> bool:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    return not is_local_tool(kind)
+
+
+def _longest_cache(objects: list[dict[str, object]]) -> Literal["", "minutes", "hour"]:
+    wanted = [each["cache_control"] for each in objects if each.get("cache_control")]
+    if not wanted:
+        return ""
+    short = all(isinstance(each, dict) and each.get("ttl") in (None, "5m") for each in wanted)
+    return "minutes" if short else "hour"
 
 
 def _has_too_many_parts(body: bytes) -> bool:

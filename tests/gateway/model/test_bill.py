@@ -230,7 +230,8 @@ async def test_a_run_that_ends_has_its_requests_cut_and_on_its_bill_at_once() ->
         used = access.bill.usage
 
         assert access.is_idle
-        assert (used.requests, used.output_tokens) == (2, 1003)
+        assert used.requests == 2
+        assert 1003 <= used.output_tokens <= 2000  # by how long the second has taken
         assert used.input_tokens >= 77
         assert [one.error_type for one in seen] == ["run_ended"] * 2
         for client in clients:

@@ -185,7 +185,7 @@ async def test_of_an_api_that_hung_up_without_an_answer_what_was_sent_is_paid_fo
     seen: list[ModelRequestSeen] = []
     async with listening(talk) as port, http_upstream(f"http://127.0.0.1:{port}") as upstream:
         access = bound_access(upstream, CREDENTIAL, on_request=seen.append)
-        assert (await post(access, max_tokens=1000)).status == 502
+        assert (await post(access, max_tokens=1000, stream=True)).status == 502
     assert [(s.error_type, s.output_tokens) for s in seen] == [("unreachable", 0)]
     assert seen[0].input_tokens > 0
 
@@ -376,7 +376,8 @@ async def test_a_client_that_hangs_up_cancels_the_request_and_pays_for_it(when: 
     assert [(s.status, s.error_type) for s in seen] == [(499, "client_gone")]
     assert access.bill.usage.input_tokens == -(-len(body(max_tokens=1000)) // 2)
     # What was sent is worked on, whether anybody waits for it or not.
-    assert access.bill.usage.output_tokens == (1000 if when == "before the answer" else 0)
+    assert access.bill.usage.output_tokens <= 1000
+    assert access.bill.usage.output_tokens == 1000 or when == "in the middle of it"
 
 
 async def test_a_client_that_hangs_up_ends_the_connection_to_the_api() -> None:

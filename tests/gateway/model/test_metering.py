@@ -6,8 +6,13 @@ import json
 
 import pytest
 
-from orchestrator.gateway.model.metering import EVENT_LINE_BYTES, Meter, Tally
-from orchestrator.gateway.model.request import Asked
+from orchestrator.gateway.model.metering import (
+    EVENT_LINE_BYTES,
+    OUTPUT_TOKENS_PER_SECOND,
+    Meter,
+    Tally,
+)
+from orchestrator.gateway.model.request import CONTEXT_TOKENS, Asked
 
 START = {
     "type": "message_start",
@@ -165,3 +170,56 @@ def test_junk_and_endless_lines_are_survived() -> None:
     ):
         meter.feed(chunk)
     assert meter.tally().output_tokens == 50
+
+
+def heard(*events: object, asked: Asked = ASKED) -> Meter:
+    """A stream that has said so much."""
+    meter = Meter(asked)
+    meter.start(200, "text/event-stream")
+    meter.feed(streamed(*events))
+    return meter
+
+
+def test_hidden_thinking_before_a_cut_is_paid_for_by_the_second_up_to_the_most_asked_for() -> None:
+    thinks = heard(START)
+    assert thinks.tally(whole=False, seconds=12).output_tokens == 12 * OUTPUT_TOKENS_PER_SECOND
+    assert thinks.tally(whole=False, seconds=9999).output_tokens == ASKED.max_tokens
+
+
+def test_what_the_api_says_replaces_what_was_estimated() -> None:
+    meter = heard(START, TEXT)
+    assert meter.tally(seconds=60).output_tokens == 60 * OUTPUT_TOKENS_PER_SECOND
+    meter.feed(streamed(END))
+    assert meter.tally(whole=False, seconds=60).output_tokens == 50
+
+
+def test_a_count_that_more_is_written_after_is_not_the_last() -> None:
+    block = {"type": "content_block_start", "content_block": {"type": "thinking"}}
+    meter = heard(START, END, block)
+    assert meter.broke_off
+    assert meter.tally(whole=False, seconds=10).output_tokens == 10 * OUTPUT_TOKENS_PER_SECOND
+
+
+@pytest.mark.parametrize(
+    ("stream", "whole", "output"),
+    [
+        (True, False, 2000),  # hung up on: it may have begun
+        (True, True, 0),  # it hung up: nothing had begun
+        (False, False, 32000),  # nothing would be seen before its end
+        (False, True, 2000),  # it took too long, and may have been worked on
+    ],
+)
+def test_without_any_answer_time_and_who_hung_up_decide(
+    stream: bool, whole: bool, output: int
+) -> None:
+    meter = Meter(ASKED.model_copy(update={"stream": stream}))
+    tally = meter.tally(whole=whole, seconds=10)
+    assert (tally.input_tokens, tally.output_tokens) == (100, output)
+
+
+def test_a_document_that_was_not_answered_may_have_filled_the_context() -> None:
+    asked = ASKED.model_copy(update={"documents": True, "stream": True, "caches": "hour"})
+    tally = Meter(asked).tally(whole=False)
+    assert (tally.input_tokens, tally.cache_write_tokens) == (0, CONTEXT_TOKENS)
+    # What it did read is said with the first event.
+    assert heard(START, asked=asked).tally(whole=False).cache_write_tokens == 300

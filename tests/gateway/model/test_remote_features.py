@@ -31,6 +31,8 @@ def told(*content: object) -> bytes:
         told({"type": "tool_result", "tool_use_id": "x", "content": "https://example.org/"}),
         asked(tools=[{"name": "Bash", "input_schema": {"properties": {"file_id": {}}}}]),
         asked(tools=[{"type": "web_search_20250305", "name": "web_search"}], mcp_servers=[]),
+        asked(tools=[{"type": "bash_20250124"}, {"type": "text_editor_20250728"}]),
+        asked(tools=[{"type": "tool_search_tool_regex_20251119"}, {"type": "custom"}]),
     ],
 )
 def test_what_stays_here_is_passed_on(body: bytes) -> None:
@@ -46,9 +48,32 @@ def test_what_stays_here_is_passed_on(body: bytes) -> None:
         (told({"type": "container_upload", "file_id": "x"}), "a file of the account"),
         (asked(tools=[{"type": "web_fetch_20250910"}]), "the tool 'web_fetch_20250910'"),
         (asked(mcp_servers=[LINK]), "mcp_servers"),
+        (told({"type": "image_url", "image_url": {"url": "x"}}), "a picture by its address"),
         (b'{"tools": [1], "tools": []}', "a body that can be read in two ways"),
         (b"[]", "a body that is not an object"),
     ],
 )
 def test_what_would_happen_elsewhere_has_a_name(body: bytes, what: str) -> None:
     assert look_through(body, frozenset())[0].startswith(what)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("bash_", "bash_code_execution_20250825", "bash_20250124x", "bash_20250124\n", "bash"),
+        *("text_editor_code_execution_20250825", "memory_sync_20250818", "customs", "custom\n"),
+        *("computer_remote_20250124", "tool_search_tool_web_20251119", "web_search_20250305\n"),
+        *(
+            "web_search_2025030",
+            "web_search_20250305_20250305",
+            "Web_search",
+            "",
+            7,
+            True,
+            ["custom"],
+        ),
+    ],
+)
+def test_a_tool_is_known_by_its_whole_name(kind: object) -> None:
+    body = asked(tools=[{"type": kind, "name": "x"}])
+    assert look_through(body, frozenset({"web_search"}))[0].startswith("the tool ")

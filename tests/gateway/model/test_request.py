@@ -8,8 +8,10 @@ import pytest
 
 from orchestrator.gateway.model.request import (
     BODY_NUMBER_CHARS,
+    CONTEXT_TOKENS,
     MAX_BODY_PARTS,
     MAX_OUTPUT_TOKENS,
+    PICTURE_TOKENS,
     Asked,
     Unreadable,
     asked_for,
@@ -73,6 +75,79 @@ def test_what_decides_the_price_is_taken_from_the_request(
     assert asked_for(body, 9) == asked
 
 
-def test_the_most_that_a_request_can_cost_is_known_before_it_is_sent() -> None:
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
+PDF = {"type": "document", "source": {"type": "base64", "data": "x"}}
+TEXT = {"type": "document", "source": {"type": "text", "data": "x"}}
+ODD = {"type": "film", "source": {"type": "base64", "data": "x"}}
+
+
+def result(*blocks: object) -> dict[str, object]:
+    return {"type": "tool_result", "tool_use_id": "t", "content": list(blocks)}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "pictures", "documents"),
+    [
+        ([], 0, False),
+        ([PICTURE, result(PICTURE, result(PICTURE))], 3, False),
+        ([result(PDF)], 0, True),
+        ([{"type": "document", "source": {"type": "content", "content": [PICTURE]}}], 1, False),
+        ([{"type": "document"}], 0, True),
+        ([TEXT], 0, False),
+        ([ODD], 0, True),
+    ],
+)
+def test_pictures_and_documents_are_found_wherever_they_stand(
+    blocks: list[object], pictures: int, documents: bool
+) -> None:
+    bodies: tuple[dict[str, object], ...] = (
+        {"messages": [{"role": "user", "content": blocks}]},
+        {"system": blocks},
+        {"messages": [{"role": "user", "content": "hi"}], "of a later version": {"x": blocks}},
+    )
+    for body in bodies:
+        asked = asked_for(body, 9)
+        assert (asked.pictures, asked.documents) == (pictures, documents)
+
+
+@pytest.mark.parametrize(
+    ("control", "caches"),
+    [
+        (None, ""),
+        ({"type": "ephemeral"}, "minutes"),
+        ({"type": "ephemeral", "ttl": "5m"}, "minutes"),
+        ({"type": "ephemeral", "ttl": "1h"}, "hour"),
+        ({"type": "ephemeral", "ttl": "9h"}, "hour"),
+    ],
+)
+def test_how_long_a_prompt_is_cached_decides_the_price(control: object, caches: str) -> None:
+    tools = [{"name": "a", "input_schema": {}, "cache_control": control}]
+    assert asked_for({"tools": tools}, 9).caches == caches
+    assert asked_for({"cache_control": control}, 9).caches == caches
+
+
+@pytest.mark.parametrize(
+    ("more", "tokens_in", "price"),
+    [
+        ({}, 2000, 3),
+        ({"caches": "minutes"}, 2000, 3.75),
+        ({"caches": "hour"}, 2000, 6),
+        ({"pictures": 2}, 2000 + 2 * PICTURE_TOKENS, 3),
+        ({"pictures": 1000}, CONTEXT_TOKENS, 3),
+        ({"documents": True, "caches": "hour"}, CONTEXT_TOKENS, 6),
+        ({"server_tools": True}, CONTEXT_TOKENS, 3),
+    ],
+)
+def test_the_most_that_a_request_can_cost_is_known_before_it_is_sent(
+    more: dict[str, object], tokens_in: int, price: float
+) -> None:
+    """No text has more tokens than bytes."""
     asked = Asked(model="claude-sonnet-4-5", body_bytes=2000, max_tokens=1000)
-    assert asked.ceiling_usd == pytest.approx((1000 * 3 + 1000 * 15) / 1e6)
+    ceiling = asked.model_copy(update=more).ceiling_usd
+    assert ceiling == pytest.approx((tokens_in * price + 1000 * 15) / 1e6)
+
+
+def test_tools_of_the_api_may_fill_the_context_and_those_of_the_client_do_not() -> None:
+    local = [{"name": "a"}, {"type": "custom"}, {"type": "bash_20250124"}]
+    assert not asked_for({"tools": local}, 9).server_tools
+    assert asked_for({"tools": [*local, {"type": "web_search_20250305"}]}, 9).server_tools

@@ -1,0 +1,185 @@
+"""Random runs against an API that knows what each request truly costs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from random import Random
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from orchestrator.gateway.model.access import look_through
+from orchestrator.gateway.model.bill import ModelBill, ModelRequestSeen
+from orchestrator.gateway.model.metering import OUTPUT_TOKENS_PER_SECOND, Meter
+from orchestrator.gateway.model.prices import Used, cost_usd
+from orchestrator.gateway.model.request import CONTEXT_TOKENS, Asked
+
+pytestmark = pytest.mark.anyio
+
+RUNS = 1000
+PENNY = 1e-9
+MODELS = ("claude-sonnet-4-5", "claude-opus-4-8", "claude-haiku-5-5")
+CUTS = ("client before the answer", "client", "upstream", "error", "no answer")
+
+
+@dataclass
+class Request:
+    """One request, and what the API makes of it."""
+
+    body: bytes
+    asked: Asked
+    read: int
+    written: int
+    """Tokens, if it is let."""
+    per_second: float
+    cut: str
+    seconds: float
+    """Until then."""
+    steps: int
+    """Turns of the event loop that it takes."""
+
+    @property
+    def output(self) -> int:
+        """Tokens that were written until the cut; what is not streamed goes on without anybody."""
+        if not self.cut or (not self.asked.stream and self.cut.startswith("client")):
+            return self.written
+        return min(self.written, int(self.seconds * self.per_second))
+
+    @property
+    def true_usd(self) -> float:
+        if self.cut == "no answer":
+            return 0
+        return cost_usd(self.asked.model, self.asked.used(self.read, self.output))
+
+    def told(self) -> ModelRequestSeen:
+        """What the gateway makes of what it sees."""
+        meter = Meter(self.asked)
+        whole = self.cut in ("", "error", "no answer")
+        if self.cut not in ("no answer", "client before the answer"):
+            kind = "text/event-stream" if self.asked.stream else "application/json"
+            meter.start(200, kind)
+            meter.feed(self._answer())
+        tally = meter.tally(whole=whole, seconds=self.seconds)
+        return ModelRequestSeen(status=200, **tally.model_dump())
+
+    def _answer(self) -> bytes:
+        used = self.asked.used(self.read, self.output)
+        usage = {
+            "input_tokens": used.input_tokens,
+            "cache_creation_input_tokens": used.cache_write_tokens,
+            "cache_creation": {"ephemeral_1h_input_tokens": used.cache_write_hour_tokens},
+            "output_tokens": 1,
+        }
+        end = {**usage, "output_tokens": used.output_tokens}
+        if not self.asked.stream:
+            whole = {"type": "message", "model": self.asked.model, "usage": end}
+            text = json.dumps(whole).encode()
+            return text[: len(text) // 2] if self.cut else text
+        # Of all that it thinks, nothing is shown.
+        events: list[dict[str, object]] = [
+            {"type": "message_start", "message": {"model": self.asked.model, "usage": usage}},
+            {"type": "content_block_start", "content_block": {"type": "thinking"}},
+        ]
+        if self.cut == "error":
+            events.append({"type": "error", "error": {"type": "overloaded_error"}})
+        elif not self.cut:
+            events.append({"type": "message_delta", "usage": end})
+        return b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in events)
+
+
+def a_request(chance: Random, cuts: bool) -> Request:
+    source = {"type": "base64", "data": "x"}
+    pictures = chance.choice((0, 0, 1, 3))
+    pdf = chance.random() < 0.2
+    text = "x" * chance.choice((10, 2000, 20_000))
+    blocks: list[object] = [{"type": "image", "source": source}] * pictures
+    blocks += [{"type": "document", "source": source}] * pdf
+    result = {"type": "tool_result", "content": blocks}
+    cache = chance.choice((None, {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}))
+    most = chance.choice((1000, 32_000, 128_000))
+    asked_of = {
+        "model": chance.choice(MODELS),
+        "max_tokens": most,
+        "stream": chance.random() < 0.8,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": text}, result]}],
+        "cache_control": cache,
+    }
+    body = json.dumps(asked_of).encode()
+    refused, asked = look_through(body, frozenset())
+    assert not refused
+    read = chance.randint(1, len(text) // 2) + pictures * chance.randint(50, 4800)
+    read += chance.randint(50, CONTEXT_TOKENS - read) if pdf else 0
+    return Request(
+        body,
+        asked,
+        read=read,
+        written=chance.randint(1, most),
+        per_second=chance.uniform(10, OUTPUT_TOKENS_PER_SECOND),
+        cut=chance.choice(CUTS) if cuts and chance.random() < 0.5 else "",
+        seconds=chance.choice((0.01, 1, 12, 300)),
+        steps=chance.randint(0, 6),
+    )
+
+
+@dataclass
+class Run:
+    bill: ModelBill
+    budget: float
+    cuts: bool
+    true_usd: float = 0
+    largest_usd: float = 0
+    """The ceiling of what was let through."""
+    refused: int = 0
+    wrongs: list[str] = field(default_factory=list)
+
+    async def ask(self, request: Request) -> None:
+        ceiling = request.asked.ceiling_usd
+        if not await self.bill.admit(ceiling):
+            self.refused += 1
+            if not self.cuts and self.true_usd < self.budget - PENNY:
+                self.wrongs.append(f"refused after ${self.true_usd} of ${self.budget}")
+            return
+        self.largest_usd = max(self.largest_usd, ceiling)
+        for _ in range(request.steps):
+            await anyio.lowlevel.checkpoint()
+        told, true = request.told(), request.true_usd
+        self.true_usd += true
+        self.bill.count(told, ceiling)
+        exact = math.isclose(told.cost_usd, true)
+        if true > ceiling + PENNY:
+            self.wrongs.append(f"${true} is above its ceiling of ${ceiling}: {request}")
+        if not exact and (not request.cut or told.cost_usd < true):
+            self.wrongs.append(f"${told.cost_usd} told of ${true}: {request}")
+
+
+async def one_run(chance: Random, cuts: bool) -> Run:
+    budget = chance.choice((0.05, 0.5, 3.0, 20.0))
+    run = Run(ModelBill(budget), budget, cuts)
+    for _ in range(chance.randint(1, 3)):
+        async with anyio.create_task_group() as together:
+            for _ in range(chance.randint(1, 5)):
+                together.start_soon(run.ask, a_request(chance, cuts))
+    return run
+
+
+@pytest.mark.parametrize("cuts", [False, True], ids=["honest", "cut"])
+async def test_no_run_goes_beyond_its_budget_and_no_honest_one_is_ended_early(cuts: bool) -> None:
+    refused = 0
+    for seed in range(RUNS // 2):
+        run = await one_run(Random(f"{cuts} {seed}"), cuts)
+        assert run.wrongs == [], seed
+        assert run.bill.usage.cost_usd >= run.true_usd - PENNY, seed
+        assert run.true_usd <= run.budget + run.largest_usd + PENNY, seed
+        refused += run.refused
+    assert refused > RUNS / 20
+
+
+def test_the_api_here_charges_as_the_real_one_does() -> None:
+    asked = Asked(model="claude-sonnet-4-5", caches="hour")
+    assert cost_usd(asked.model, asked.used(1_000_000, 0)) == pytest.approx(6)
+    assert asked.used(5, 7) == Used(
+        output_tokens=7, cache_write_tokens=5, cache_write_hour_tokens=5
+    )
