@@ -41,6 +41,18 @@ class CheckedSpec(Frozen):
     """Target -> device:inode of the directory that was looked at."""
 
 
+class JudgedDirectory(Frozen):
+    """A directory of this machine that is for agents, and which one it was that was judged.
+
+    Whoever opens the path later compares: another may have taken its place by then.
+    """
+
+    path: Path
+    """Symbolic links resolved."""
+    identity: str
+    """device:inode; empty if the directory is on another machine."""
+
+
 class MountPolicy(Frozen):
     """What the operator lets containers see."""
 
@@ -73,7 +85,12 @@ class MountPolicy(Frozen):
 
     def directory(self, path: Path, *, read_only: bool = True) -> Path:
         """Where a directory of this machine really is; MountRefused if it is not for agents."""
-        return self._allowed(Bind(source=str(path), read_only=read_only))[0]
+        return self.judged(path, read_only=read_only).path
+
+    def judged(self, path: Path, *, read_only: bool = True) -> JudgedDirectory:
+        """The same, for whoever opens it."""
+        real, identity = self._allowed(Bind(source=str(path), read_only=read_only))
+        return JudgedDirectory(path=real, identity=identity)
 
     def _allowed(self, mount: Bind) -> tuple[Path, str]:
         given = Path(mount.source)

@@ -41,8 +41,7 @@ async def _read_only(probes: Probes) -> Finding:
 async def _copied(probes: Probes) -> Finding:
     spec = probes.spec.model_copy(update={"mounts": (Volume(target=WORKSPACE),)})
     with tempfile.TemporaryDirectory(prefix="orchestrator-doctor-") as folder:
-        root = Path(folder) / "tree"
-        await anyio.to_thread.run_sync(_write_tree, root)
+        root = await anyio.to_thread.run_sync(_written_tree, Path(folder) / "tree")
         async with probes.open(spec) as container:
             snapshot = await copy_in(container, root)
             done = await container.run(Launch(argv=("sh", "-c", MISCHIEF), cwd=WORKSPACE))
@@ -61,11 +60,13 @@ async def _copied(probes: Probes) -> Finding:
         return False, "a link that leads out of the workspace was applied"
 
 
-def _write_tree(root: Path) -> None:
+def _written_tree(root: Path) -> Path:
+    """Where it really is: a directory is copied by a path without symbolic links."""
     (root / ".git").mkdir(parents=True)
     (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (root / ".git" / "config").write_text("[core]\n\tbare = false\n")
     (root / "note").write_text(BEFORE)
+    return root.resolve()
 
 
 WORKSPACES: tuple[Promise[Probes], ...] = (

@@ -87,7 +87,8 @@ class Copies:
         self, workspace: Path, agent: AgentSpec, container: Container, record: Record
     ) -> Snapshot:
         """The workspace into the container; in a session, once, as long as its copy is there."""
-        root = await anyio.to_thread.run_sync(self._policy.directory, workspace)
+        judged = await anyio.to_thread.run_sync(self._policy.judged, workspace)
+        root = judged.path
         keep = agent.session.keep
         known = (
             await anyio.to_thread.run_sync(self._snapshots.get, container.name) if keep else None
@@ -100,6 +101,7 @@ class Copies:
         snapshot = await copy_in(
             container,
             root,
+            identity=judged.identity,
             gitignore=agent.workspace.gitignore,
             limit_bytes=agent.resources.disk_bytes,
             allowed=self._may_read,
@@ -179,9 +181,15 @@ class Copies:
         what the agent does next is compared with that.
         """
         changes = self.changes(run_id)
-        root = self._policy.directory(to or changes.root)
+        judged = self._policy.judged(to or changes.root)
+        root = judged.path
         do = partial(
-            apply, root=root, dry_run=dry_run, allow_links=allow_links, own=self._own_places()
+            apply,
+            root=root,
+            identity=judged.identity,
+            dry_run=dry_run,
+            allow_links=allow_links,
+            own=self._own_places(),
         )
         handed = self.kept.handed(run_id)
         if handed is None or not handed.container:
@@ -254,11 +262,11 @@ class Copies:
             raise CopyFailed(f"the changes cannot be kept in {place}: {exc.strerror}") from exc
 
     def _may_read(self, path: Path) -> bool:
+        """Whether a resolved path is for agents, and has not become a link to what is."""
         try:
-            self._policy.directory(path)
+            return self._policy.directory(path) == path
         except CallerError:
             return False
-        return True
 
 
 def _short_patch(changes: Changes) -> tuple[str, str]:

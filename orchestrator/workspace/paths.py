@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,9 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """How a file is opened: never through a symbolic link, and a FIFO does not keep us waiting."""
+
+PASSAGE = FOLDER | getattr(os, "O_PATH", 0)
+"""How a directory is opened on the way to another: where there is O_PATH, it need not be read."""
 
 MARKER = ".orchestrator-copy"
 """A directory at the top of a copy that tells which copy it is; never part of the changes."""
@@ -112,12 +116,38 @@ def leads_out(path: str, target: str) -> bool:
     return outside or in_git(target)
 
 
-class Root:
-    """An open directory; everything below it is reached without following a link."""
+def open_real(path: Path, flags: int = FOLDER) -> int:
+    """Open a path that was resolved and judged before. OSError if it is not absolute, or if any
+    part of it has become a symbolic link since: that could lead anywhere.
+    """
+    if not path.is_absolute() or ".." in path.parts:
+        raise OSError(errno.EINVAL, "it is not a resolved path", str(path))
+    top, *folders = path.parts
+    name = folders.pop() if folders else "."
+    fd = os.open(top, PASSAGE)
+    try:
+        for folder in folders:
+            deeper = os.open(folder, PASSAGE, dir_fd=fd)
+            os.close(fd)
+            fd = deeper
+        return os.open(name, flags, dir_fd=fd)
+    finally:
+        os.close(fd)
 
-    def __init__(self, path: Path) -> None:
+
+class Root:
+    """An open directory; neither to it nor below it is a link followed.
+
+    With an `identity`, device:inode, OSError if it is not the directory that was judged.
+    """
+
+    def __init__(self, path: Path, identity: str = "") -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.fd = open_real(path)
+        status = os.fstat(self.fd)
+        if identity not in ("", f"{status.st_dev}:{status.st_ino}"):
+            os.close(self.fd)
+            raise OSError(errno.ESTALE, "another directory has just taken its place", str(path))
 
     def __enter__(self) -> Self:
         return self

@@ -54,6 +54,7 @@ async def copy_in(
     box: Box,
     root: Path,
     *,
+    identity: str = "",
     gitignore: bool = False,
     limit_bytes: int = 2048 * MIB,
     allowed: Allowed = nowhere,
@@ -63,13 +64,19 @@ async def copy_in(
     """Make `target` inside a copy of `root`, whatever was there before; `marked`, so that
     `is_there` knows it again.
 
+    `root` has no symbolic link in it; with an `identity`, device:inode, it is that directory.
     `allowed` says which directories outside may be read for git's sake: of a linked worktree, a
     submodule, or an alternate. CopyRefused if the directory is too large or cannot be read,
     CopyFailed if the container does not take it.
     """
     marker = b"# %s\n*\n" % secrets.token_hex(16).encode() if marked else b""  # git ignores it
     tree = TreeCopy(
-        root, gitignore=gitignore, limit_bytes=limit_bytes, allowed=allowed, marker=marker
+        root,
+        identity=identity,
+        gitignore=gitignore,
+        limit_bytes=limit_bytes,
+        allowed=allowed,
+        marker=marker,
     )
     try:
         with anyio.fail_after(COPY_SECONDS):

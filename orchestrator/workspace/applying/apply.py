@@ -46,6 +46,7 @@ def apply(
     changes: Changes,
     root: Path,
     *,
+    identity: str = "",
     dry_run: bool = False,
     allow_links: bool = False,
     own: Sequence[Path] = (),
@@ -53,6 +54,7 @@ def apply(
 ) -> Applied:
     """Do to `root` what the agent did to its copy. Blocks.
 
+    `root` has no symbolic link in it; with an `identity`, device:inode, it is that directory.
     ApplyRefused, and nothing is touched, if a path that the agent touched is not what it was when
     it was copied, if a new symbolic link leads out of the directory, if git would take what
     comes of it for a repository, or if something of the orchestrator's `own` would change. What is
@@ -64,7 +66,7 @@ def apply(
             f"{'; '.join(changes.warnings[-1:])}"
         )
     try:
-        opened = Root(root)
+        opened = Root(root, identity)
     except OSError as exc:
         raise ApplyRefused(f"{root} cannot be opened: {exc.strerror}") from exc
     with opened as tree:

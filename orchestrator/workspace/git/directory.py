@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.domain import Frozen
 from orchestrator.workspace.git.config import read_config, safe_config, without_any_credentials
-from orchestrator.workspace.paths import FILE, FOLDER
+from orchestrator.workspace.paths import FILE, FOLDER, open_real
 from orchestrator.workspace.reading.pack import Packer, shown
 
 MAX_POINTER_BYTES = 8192
@@ -162,7 +162,7 @@ class _Copy:
 
     def some(self, source: Path, files: frozenset[str], folders: frozenset[str]) -> Iterator[bytes]:
         """What is named so, and nothing else."""
-        fd = os.open(source, FOLDER)
+        fd = open_real(source)
         try:
             for name in sorted(os.listdir(fd)):
                 if name in files or (name.startswith("sharedindex.") and "index" in files):
@@ -174,7 +174,7 @@ class _Copy:
 
     def folder(self, source: Path, path: str) -> Iterator[bytes]:
         try:
-            fd = os.open(source.parent, FOLDER)
+            fd = open_real(source.parent)
         except OSError:
             return
         try:
@@ -236,7 +236,7 @@ def _first_line(path: Path) -> str:
 def _text(path: Path, most: int = MAX_POINTER_BYTES) -> str:
     """The beginning of a small file; empty if there is none."""
     try:
-        fd = os.open(path, FILE)
+        fd = open_real(path, FILE)
     except (OSError, ValueError):
         return ""
     try:

@@ -62,12 +62,14 @@ class TreeCopy:
         self,
         root: Path,
         *,
+        identity: str = "",
         gitignore: bool,
         limit_bytes: int,
         allowed: Allowed = nowhere,
         marker: bytes = b"",
     ) -> None:
-        self.root = root.resolve()
+        self.root = root
+        self._identity = identity
         self._allowed = allowed
         self._ignore = Ignore() if gitignore else None
         self._packer = Packer(self.root, limit_bytes)
@@ -77,7 +79,7 @@ class TreeCopy:
     def chunks(self) -> Generator[bytes, None, None]:
         """All records. CopyRefused if there is too much, or nothing there."""
         try:
-            opened = Root(self.root)
+            opened = Root(self.root, self._identity)
         except OSError as exc:
             raise CopyRefused(
                 f"{self.root} cannot be copied: {exc.strerror}; name a directory that can be read"
