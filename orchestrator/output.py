@@ -1,10 +1,11 @@
-"""Final text -> JSON -> schema -> the sentence that a retry needs. Pure."""
+"""Final text -> JSON -> schema -> the sentence that a retry needs; or a fence around it. Pure."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,19 @@ NO_SCHEMA = frozenset(("const", "default", "enum", "examples"))
 """Keywords whose values are values, whatever they look like."""
 
 _BRACKET = re.compile(r"[{\[]")
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]|\r(?!\n)")
+"""What a terminal would obey, and what ends a line without looking like it."""
+
+
+def fenced(answer: object, agent: str, run_id: str) -> str:
+    """An answer for another model to read. The agent cannot end the fence, and so not speak as
+    another agent or as us: it has to answer before the key is made.
+    """
+    text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    fence = f"answer-{secrets.token_hex(8)}"
+    text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    return f"<{fence} agent={json.dumps(agent)} run_id={json.dumps(run_id)}>\n{text}\n</{fence}>"
 
 
 class Answer(Frozen):

@@ -64,9 +64,6 @@ MAX_UNREAD_TURNS = 16
 MAX_DENIED = 100
 """Names of denied tools that are kept; any process in the container can make them up."""
 
-TOOL_CHARS = 200
-"""Of such a name. A longer one is made up; cut, it might show a part of a secret."""
-
 MAX_ASKED = 64
 """Calls that wait for permission at the same time, and refusals that wait to be sent."""
 
@@ -379,8 +376,7 @@ class Conversation:
         for denial in sign.denials:
             if len(self.denied) >= MAX_DENIED:
                 return
-            if len(denial.tool) <= TOOL_CHARS:
-                self.denied[denial.tool] = None
+            self.denied[denial.tool] = None
 
     def _on_asked(self, sign: PermissionAsked) -> None:
         if sign.request_id in self._asked:

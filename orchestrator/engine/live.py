@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,9 @@ from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
 from orchestrator.engine.stage import Stage
 from orchestrator.errors import CallerRefused, RunRefused
+from orchestrator.output import fenced
 from orchestrator.plan import Plan
+from orchestrator.runners.claude.launch import PARENT
 from orchestrator.store.session_rows import SessionKey
 
 MAX_ERRANDS = 32
@@ -149,7 +150,9 @@ class LiveRun:
             self.model = conversation.ready.model
             self.session_id = conversation.ready.session_id
             self.denied_tools = tuple(conversation.denied)
-            self.failed_mcp_servers = tuple(conversation.failed_servers)
+            servers = {PARENT, *(server.name for server in self.prepared.agent.mcp_servers)}
+            failed = conversation.failed_servers
+            self.failed_mcp_servers = tuple(name for name in failed if name in servers)
             self.note_use(stage)
 
     def note_use(self, stage: Stage) -> None:
@@ -242,8 +245,9 @@ class LiveRun:
         self.record.note("delegated", f"{agent}: {prompt}", run_id=child.run_id)
         result = await self.run_child(child)
         if result.status != "completed":
-            raise RunRefused(f"{agent} {result.status} ({result.reason}): {result.message}")
-        return result.result if isinstance(result.result, str) else json.dumps(result.result)
+            said = fenced(result.message, agent, child.run_id)
+            raise RunRefused(f"{agent} {result.status} ({result.reason}):\n{said}")
+        return fenced(result.result, agent, child.run_id)
 
 
 async def _interject(stage: Stage, text: str) -> None:

@@ -5,6 +5,7 @@ Nothing that is in there is an error: the CLI writes it, or any other process in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 LIST_ITEMS = 1000
@@ -19,6 +20,12 @@ TEXT_CHARS = 1024 * 1024
 VALUE_DEPTH = 32
 """How deep a value may be nested before the rest of it is left out."""
 
+_CLI_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""Not an option of a command ("--all"), no blank, nothing that a shell or a model would obey."""
+
+_CLI_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@\[\]-]{0,127}")
+"""Of a tool, a server or a model; the model API takes tools of up to 128 characters."""
+
 
 def clean(text: str) -> str:
     """Text that UTF-8 can carry, and not too long: in JSON, "\\ud800" is half a character."""
@@ -28,6 +35,22 @@ def clean(text: str) -> str:
 def text_of(values: Mapping[str, object], key: str) -> str:
     value = values.get(key)
     return clean(value) if isinstance(value, str) else ""
+
+
+def id_of(values: Mapping[str, object], key: str) -> str:
+    """What the CLI calls a thing, if it has the form of an id."""
+    value = values.get(key)
+    return value if isinstance(value, str) and _CLI_ID.fullmatch(value) else ""
+
+
+def name_of(values: Mapping[str, object], key: str) -> str:
+    """The same for names."""
+    value = values.get(key)
+    return value if isinstance(value, str) and _CLI_NAME.fullmatch(value) else ""
+
+
+def names_of(values: Mapping[str, object], key: str) -> tuple[str, ...]:
+    return tuple(text for text in texts_of(values, key) if _CLI_NAME.fullmatch(text))
 
 
 def int_of(values: Mapping[str, object], key: str) -> int | None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 LINE_CHARS = 200
 """How much a plain line has room for; a terminal cuts at its own width."""
+
+SAID_NAME_CHARS = 64
+"""Of a name in a sentence of ours."""
+
+_PLAIN_NAME = re.compile(r"[\w.:/@*+…\[\]-]+")
 
 GAP = "  "
 """Between two columns."""
@@ -22,6 +29,22 @@ def visible(text: str) -> str:
 def quoted(name: str) -> str:
     """A name on one line, which it cannot end: in quotes if it holds anything that would."""
     return name if name.isprintable() else json.dumps(name)
+
+
+def named(name: str, chars: int = SAID_NAME_CHARS) -> str:
+    """A name for a sentence of ours, in which it cannot say anything: in quotes if it has words."""
+    short = shortened(name, chars)
+    return short if _PLAIN_NAME.fullmatch(short) else visible(json.dumps(short, ensure_ascii=False))
+
+
+def said_lines(text: str) -> Iterator[str]:
+    """What somebody else says, among lines of ours."""
+    return (f"> {line}" for line in visible(text).splitlines())
+
+
+def command(*words: str) -> str:
+    """A command of ours to be typed into a shell: one line, and each word one word."""
+    return shlex.join(("orchestrator", *map(one_line, words)))
 
 
 def shortened(text: str, width: int = LINE_CHARS) -> str:

@@ -18,6 +18,7 @@ Group = Literal[
     "helpers of the orchestrator",
     "wire",
     "planted settings",
+    "words from inside",
 ]
 
 

@@ -14,7 +14,6 @@ from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.engine.conversation import (
     MAX_DENIED,
     MAX_UNREAD_TURNS,
-    TOOL_CHARS,
     CliEnded,
     Conversation,
 )
@@ -54,7 +53,7 @@ async def test_verdicts_and_denials_that_are_made_up_are_not_all_kept() -> None:
     async def cli(p: FakeProcess) -> int:
         for number in range(300):
             made_up = [f"T{number}-{n}" for n in range(5)]
-            await p.stdout.write(ended(f"{number}", "Bash", "x" * (TOOL_CHARS + 1), *made_up))
+            await p.stdout.write(ended(f"{number}", "Bash", "x" * 129, *made_up))
         return 0
 
     async with talking(cli) as conversation:
@@ -66,7 +65,7 @@ async def test_verdicts_and_denials_that_are_made_up_are_not_all_kept() -> None:
     assert [turn.text for turn in turns] == [f"{number}" for number in range(MAX_UNREAD_TURNS)]
     assert list(conversation.denied)[:3] == ["Bash", "T0-0", "T0-1"]
     assert len(conversation.denied) == MAX_DENIED
-    assert max(map(len, conversation.denied)) <= TOOL_CHARS
+    assert max(map(len, conversation.denied)) <= 128
 
 
 async def test_whoever_waits_is_told_when_the_cli_cannot_be_read_any_more() -> None:

@@ -6,7 +6,15 @@ import re
 from collections.abc import Mapping
 
 from orchestrator.domain.result import Reason
-from orchestrator.runners.json_fields import bounded_dict_of, dicts_of, int_of, text_of, texts_of
+from orchestrator.runners.json_fields import (
+    bounded_dict_of,
+    dicts_of,
+    id_of,
+    int_of,
+    name_of,
+    text_of,
+    texts_of,
+)
 from orchestrator.runners.signs import ToolCalled, TurnEnded
 
 _SUBTYPES: dict[str, Reason] = {
@@ -43,11 +51,12 @@ def turn_ended(event: Mapping[str, object], fault: str) -> TurnEnded:
         text = "the model's answer broke off"  # what there was of it has been said before
     denials = tuple(
         ToolCalled(
-            id=text_of(denial, "tool_use_id"),
-            tool=text_of(denial, "tool_name"),
+            id=id_of(denial, "tool_use_id"),
+            tool=tool,
             input=bounded_dict_of(denial, "tool_input"),
         )
         for denial in dicts_of(event, "permission_denials")
+        if (tool := name_of(denial, "tool_name"))
     )
     return TurnEnded(
         reason=reason,

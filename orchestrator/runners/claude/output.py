@@ -12,9 +12,11 @@ from orchestrator.runners.json_fields import (
     clean,
     dict_of,
     dicts_of,
+    id_of,
     int_of,
+    name_of,
+    names_of,
     text_of,
-    texts_of,
 )
 from orchestrator.runners.signs import (
     ControlAnswered,
@@ -41,7 +43,11 @@ NOISE_CHARS = 500
 
 
 class Parser:
-    """Bytes in, signs out. Nothing that the CLI writes is an error."""
+    """Bytes in, signs out. Nothing that the CLI writes is an error.
+
+    Any process in the container can write it, too: ids and names are believed in their form only,
+    and what has another one is noise.
+    """
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -97,13 +103,14 @@ class Parser:
                 return [turn_ended(event, fault)]
             case "control_response":
                 response = dict_of(event, "response")
-                return [ControlAnswered(request_id=text_of(response, "request_id"))]
+                return [ControlAnswered(request_id=id_of(response, "request_id"))]
             case "tool_progress":
                 return []  # 2.1.325 says every 30 s that a tool still runs
-            case "control_request" if text_of(event, "request_id"):
-                return [_from_request(text_of(event, "request_id"), dict_of(event, "request"))]
-            case "control_cancel_request" if text_of(event, "request_id"):
-                return [PermissionWithdrawn(request_id=text_of(event, "request_id"))]
+            case "control_request" if request_id := id_of(event, "request_id"):
+                asked = _from_request(request_id, dict_of(event, "request"))
+                return [asked] if asked else [ControlAsked(request_id=request_id), _noise(text)]
+            case "control_cancel_request" if request_id := id_of(event, "request_id"):
+                return [PermissionWithdrawn(request_id=request_id)]
             case _:
                 return [_noise(text)]
 
@@ -128,11 +135,12 @@ def _from_assistant(event: Mapping[str, object]) -> list[Sign]:
     for block in dicts_of(message, "content"):
         if block.get("type") == "tool_use":
             called = ToolCalled(
-                id=text_of(block, "id"),
-                tool=text_of(block, "name"),
+                id=id_of(block, "id"),
+                tool=name_of(block, "name"),
                 input=bounded_dict_of(block, "input"),
             )
-            signs.append(called)
+            nameless = Noise(text="a call of a tool whose name has no such form")
+            signs.append(called if called.tool else nameless)
         elif block.get("type") == "text" and its_own and text_of(block, "text"):
             signs.append(Said(text=text_of(block, "text")))
     return signs
@@ -144,7 +152,7 @@ def _from_user(event: Mapping[str, object]) -> list[Sign]:
         if block.get("type") == "tool_result":
             parts = [text_of(part, "text") for part in dicts_of(block, "content")]
             returned = ToolReturned(
-                id=text_of(block, "tool_use_id"),
+                id=id_of(block, "tool_use_id"),
                 text=text_of(block, "content") or "\n".join(part for part in parts if part),
                 is_error=block.get("is_error") is True,
             )
@@ -156,10 +164,14 @@ def _from_system(event: Mapping[str, object]) -> list[Sign]:
     if event.get("subtype") == "init":
         servers = dicts_of(event, "mcp_servers")
         ready = Ready(
-            session_id=text_of(event, "session_id"),
-            model=text_of(event, "model"),
-            tools=texts_of(event, "tools"),
-            mcp_servers={text_of(s, "name"): text_of(s, "status") for s in servers},
+            session_id=id_of(event, "session_id"),
+            model=name_of(event, "model"),
+            tools=names_of(event, "tools"),
+            mcp_servers={
+                name: id_of(server, "status") or "unknown"
+                for server in servers
+                if (name := name_of(server, "name"))
+            },
         )
         return [ready]
     if event.get("subtype") == "api_retry":
@@ -172,14 +184,18 @@ def _from_system(event: Mapping[str, object]) -> list[Sign]:
     return []  # how its windows look, which tool it just denied: nothing that is not told elsewhere
 
 
-def _from_request(request_id: str, request: Mapping[str, object]) -> Sign:
+def _from_request(request_id: str, request: Mapping[str, object]) -> Sign | None:
+    """None if it is about a call or a tool that cannot be one."""
     if request.get("subtype") != "can_use_tool" or not isinstance(request.get("input"), dict):
         return ControlAsked(request_id=request_id)
+    call_id, tool = id_of(request, "tool_use_id"), name_of(request, "tool_name")
+    if not (call_id and tool):
+        return None
     given = bounded_dict_of(request, "input")
     return PermissionAsked(
         request_id=request_id,
-        call_id=text_of(request, "tool_use_id"),
-        tool=text_of(request, "tool_name"),
+        call_id=call_id,
+        tool=tool,
         input=given,
         is_whole=given == request["input"] and len(json.dumps(given)) <= ASKED_CHARS,
         why=_why_asked(request),

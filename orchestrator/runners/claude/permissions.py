@@ -49,7 +49,11 @@ def permission_flags(
 def is_asked_about(
     asked: PermissionAsked, allow_rules: Sequence[str], ask_rules: Sequence[str]
 ) -> bool:
-    """Whether the author said to ask about this call. The CLI also asks where no rule says so."""
+    """Whether the author said to ask about this call. The CLI also asks where no rule says so, and
+    any process in the container can ask in its place: about tools that agent.md does not know.
+    """
+    if not _is_named(asked.tool, (*allow_rules, *ask_rules)):
+        return False
     if asked.why == "rule" or asked.tool in _whole_tools(ask_rules):
         return True
     # Of a tool that is allowed as a whole, no part waits for want of a rule.
@@ -77,6 +81,14 @@ def _parted_tools(deny_rules: Sequence[str], ask_rules: Sequence[str]) -> list[s
 
 def _whole_tools(rules: Sequence[str]) -> frozenset[str]:
     return frozenset(_tool(rule) for rule in rules if "(" not in rule or rule.endswith("(*)"))
+
+
+def _is_named(tool: str, rules: Sequence[str]) -> bool:
+    """Whether a rule names the tool, or the MCP server that has it."""
+    names = {_tool(rule) for rule in rules}
+    servers = (name for name in names if name.startswith("mcp__"))
+    parts = tuple(name[:-1] if name.endswith("*") else f"{name}__" for name in servers)
+    return tool in names or tool.startswith(parts)
 
 
 def _tool(rule: str) -> str:

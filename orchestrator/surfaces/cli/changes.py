@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.surfaces.cli.options import JsonOption, RunArgument
-from orchestrator.surfaces.text import print_lines, quoted, visible, write
+from orchestrator.surfaces.text import named, one_line, print_lines, quoted, visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +145,7 @@ def record_lines(record: RunRecord) -> Iterator[str]:
     if result is None:
         return
     if result.message:
-        yield f"message   {result.message}"
+        yield f"message   {one_line(result.message)}"
     if result.session:
         yield f"session   {result.session}{f', {result.session_note}' * bool(result.session_note)}"
     yield f"took      {result.duration_ms / 1000:.1f} s, ${result.cost_usd:.4f}, {result.model}"
@@ -154,7 +154,7 @@ def record_lines(record: RunRecord) -> Iterator[str]:
         ("missing", result.failed_mcp_servers),
     ):
         for value in values:
-            yield f"{heading:<9} {value}"
+            yield f"{heading:<9} {named(value)}"
     for file in result.changed_files:
         yield f"changed   {changed_line(file)}"
     if result.changed_files:

@@ -327,7 +327,7 @@ def _has_volume(spec: ContainerSpec) -> bool:
 
 
 def _print_rows(rows: list[Row]) -> None:
-    from orchestrator.surfaces.text import visible, write
+    from orchestrator.surfaces.text import quoted, write
 
     width = max(len(row.heading) for row in rows)
     headings = [
@@ -336,7 +336,7 @@ def _print_rows(rows: list[Row]) -> None:
     ]
     if not sys.stdout.isatty():
         for heading, row in zip(headings, rows, strict=True):
-            write(f"{heading:<{width}}  {visible(row.text)}", sys.stdout)
+            write(f"{heading:<{width}}  {quoted(row.text)}", sys.stdout)
         return
     from rich.console import Console
     from rich.table import Column, Table
@@ -344,5 +344,5 @@ def _print_rows(rows: list[Row]) -> None:
 
     table = Table.grid(Column(style="dim", no_wrap=True), Column(ratio=1), padding=(0, 2))
     for heading, row in zip(headings, rows, strict=True):
-        table.add_row(heading, Text(visible(row.text), "bold red" if row.warning else ""))
+        table.add_row(heading, Text(quoted(row.text), "bold red" if row.warning else ""))
     Console(highlight=False).print(table)

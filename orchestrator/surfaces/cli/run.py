@@ -16,7 +16,7 @@ from orchestrator.surfaces.cli.options import (
     WorkspaceOption,
     settings_for,
 )
-from orchestrator.surfaces.text import visible, write
+from orchestrator.surfaces.text import named, one_line, visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,11 +163,13 @@ def _print_result(result: RunResult, *, as_json: bool) -> None:
 
 def failure_lines(result: RunResult) -> list[str]:
     """What went wrong and what there is of an answer, for people."""
-    lines = [f"error: {result.agent} {result.status} ({result.reason}): {result.message}"]
-    lines += [f"  {error}" for error in result.schema_errors]
-    lines += [f"  MCP server {name} was not there" for name in result.failed_mcp_servers]
+    message = "\n  ".join(visible(result.message).splitlines())
+    lines = [f"error: {result.agent} {result.status} ({result.reason}): {message}"]
+    lines += [f"  {one_line(error)}" for error in result.schema_errors]
+    lines += [f"  MCP server {named(name)} was not there" for name in result.failed_mcp_servers]
     if result.partial_text:
-        lines.append(f"it had said last: {result.partial_text}")
+        said = "\n  ".join(visible(result.partial_text).splitlines())
+        lines.append(f"it had said last: {said}")
     return lines
 
 
@@ -186,11 +188,11 @@ def _more(result: RunResult) -> Iterator[str]:
     from orchestrator.surfaces.cli.changes import counted
 
     if result.denied_hosts:
-        yield visible(f"refused: {', '.join(result.denied_hosts)}")
+        yield f"refused: {', '.join(map(named, result.denied_hosts))}"
     if result.denied_tools:
-        yield visible(f"denied: {', '.join(result.denied_tools)}")
+        yield f"denied: {', '.join(map(named, result.denied_tools))}"
     if result.failed_mcp_servers:
-        yield visible(f"MCP servers that were not there: {', '.join(result.failed_mcp_servers)}")
+        yield f"MCP servers that were not there: {', '.join(map(named, result.failed_mcp_servers))}"
     if files := len(result.changed_files):
         yield f"{counted(files)} changed, `orchestrator apply {result.run_id}` applies it all"
     if result.session:

@@ -21,7 +21,7 @@ from orchestrator.surfaces.cli.options import (
     print_either,
     settings_for,
 )
-from orchestrator.surfaces.text import cut_json, print_lines, span, visible
+from orchestrator.surfaces.text import command, cut_json, named, print_lines, span, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -210,16 +210,16 @@ def question_lines(question: Question, agent: str, now: float) -> Iterator[str]:
     left = span(question.deadline - now)
     yield f"{question.run_id}: {agent} asks ({question.message_id}; answers itself in {left})"
     yield from _indented(question.question)
-    yield f"  orchestrator reply {question.run_id} {question.message_id} ANSWER"
+    yield f"  {command('reply', question.run_id, question.message_id, 'ANSWER')}"
 
 
 def approval_lines(approval: Approval, agent: str, now: float) -> Iterator[str]:
     """A tool call, and the commands that decide it."""
     left = span(approval.deadline - now)
-    tool, call = approval.tool, approval.call_id
-    yield f"{approval.run_id}: {agent} wants to use {tool} ({call}; rejected in {left})"
+    tool, call = named(approval.tool), approval.call_id
+    yield f"{approval.run_id}: {agent} wants to use {tool} ({named(call)}; rejected in {left})"
     yield from _indented(input_line(approval.input))
-    yield f"  orchestrator approve {approval.run_id} {call}    or reject"
+    yield f"  {command('approve', approval.run_id, call)}    or reject"
 
 
 def input_line(given: object) -> str:
@@ -258,7 +258,8 @@ def _tell_decided(as_json: bool, run_id: str, decided: Sequence[Approval]) -> No
     if not decided:
         print(f"no tool call of {run_id} waits to be approved")
     print_lines(
-        f"{each.decision}  {each.call_id}  {each.tool} {input_line(each.new_input or each.input)}"
+        f"{each.decision}  {named(each.call_id)}  {named(each.tool)} "
+        f"{input_line(each.new_input or each.input)}"
         for each in decided
     )
 

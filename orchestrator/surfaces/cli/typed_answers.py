@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from orchestrator.surfaces.cli.tasks import input_line
+from orchestrator.surfaces.text import command, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,11 +82,11 @@ class TypedAnswers:
             termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed was not meant for this
         if event.kind == "asked":
             here = f"type the answer to {which} here, or " * self._can_type()
-            self._say(f"{here}`orchestrator reply {self._run_id} {which} ANSWER`")
+            self._say(f"{here}`{command('reply', self._run_id, which, 'ANSWER')}`")
         else:
-            here = f"y or n to {which}, or " * self._can_type()
+            here = f"y or n to {named(which)}, or " * self._can_type()
             self._say(input_line(event.data.get("input")))
-            self._say(f"{here}`orchestrator approve {self._run_id} {which}`, or reject")
+            self._say(f"{here}`{command('approve', self._run_id, which)}`, or reject")
 
     async def _typed(self, which: str) -> str | None:
         """A line, or None if it came too late or will not come."""

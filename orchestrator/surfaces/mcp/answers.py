@@ -16,10 +16,21 @@ from orchestrator.domain.exchange import Approval
 from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.errors import OrchestratorError
-from orchestrator.surfaces.text import LINE_CHARS, cut_json, one_line, quoted, shortened, visible
+from orchestrator.output import fenced
+from orchestrator.surfaces.text import (
+    LINE_CHARS,
+    cut_json,
+    named,
+    one_line,
+    said_lines,
+    shortened,
+)
 
 NAMED_FILES = 20
 """Of what an agent changed, in the text of its result."""
+
+NAMED_REFUSALS = 20
+"""Of the tools, hosts and servers that it could not use."""
 
 NAMED_WARNINGS = 5
 """Of all that was warned of; the document has the rest."""
@@ -170,10 +181,10 @@ def _standing(view: TaskView) -> Iterator[str]:
     yield f"{view.agent} is {view.status}, run_id {view.run_id}."
     for question in view.questions:
         yield f"It asks ({question.message_id}):"
-        yield from (f"> {line}" for line in visible(question.question).splitlines())
+        yield from said_lines(question.question)
     for call in view.approvals:
-        wanted = visible(_json(shown_input(call)))
-        yield f"It wants to use {visible(call.tool)} ({call.call_id}): {wanted}"
+        yield f"It wants to use {named(call.tool)} ({named(call.call_id)}):"
+        yield from said_lines(_json(shown_input(call)))
     yield f"Next: {next_step(view)}."
 
 
@@ -187,27 +198,30 @@ def shown_input(call: Approval) -> dict[str, object]:
 
 
 def _said(result: RunResult) -> str:
-    return result.result if isinstance(result.result, str) else _json(result.result)
+    return fenced(result.result, result.agent, result.run_id)
 
 
 def _failure(result: RunResult) -> Iterator[str]:
     """Clients show a model only the text of an error: all that can help goes into it."""
-    yield f"{result.agent} {result.status} ({result.reason}): {result.message}"
+    yield f"{result.agent} {result.status} ({result.reason}):"
+    yield from said_lines(result.message)
     if result.schema_errors:
-        yield "schema errors: " + "; ".join(result.schema_errors)
+        yield "schema errors:"
+        yield from (f"> {one_line(error)}" for error in result.schema_errors)
     if result.denied_tools:
-        yield "tools it was denied: " + ", ".join(result.denied_tools)
+        yield f"tools it was denied: {_names(result.denied_tools)}"
     if result.denied_hosts:
-        yield "hosts it was denied: " + ", ".join(result.denied_hosts)
+        yield f"hosts it was denied: {_names(result.denied_hosts)}"
     if result.changed_files:
         yield _of_changes(result)
     if result.failed_mcp_servers:
-        yield "MCP servers that were not there: " + ", ".join(result.failed_mcp_servers)
+        yield f"MCP servers that were not there: {_names(result.failed_mcp_servers)}"
     if result.partial_text:
-        yield f"what it had said last:\n{result.partial_text}"
+        yield "what it had said last:"
+        yield from said_lines(result.partial_text)
     if result.log_tail:
         yield "what happened last:"
-        yield from (f"  {line[:LINE_CHARS]}" for line in result.log_tail)
+        yield from (f"> {shortened(one_line(line))}" for line in result.log_tail)
     yield f"run_id {result.run_id}, cost ${result.cost_usd:.4f}"
 
 
@@ -216,19 +230,27 @@ def _notes(result: RunResult) -> Iterator[str]:
     if result.changed_files:
         yield _of_changes(result)
     if result.denied_hosts:
-        yield f"It was refused: {', '.join(result.denied_hosts)}."
+        yield f"It was refused: {_names(result.denied_hosts)}."
     if result.denied_tools:
-        yield f"Tools it was denied: {', '.join(result.denied_tools)}."
+        yield f"Tools it was denied: {_names(result.denied_tools)}."
     if result.failed_mcp_servers:
-        yield f"MCP servers that were not there: {', '.join(result.failed_mcp_servers)}."
+        yield f"MCP servers that were not there: {_names(result.failed_mcp_servers)}."
+    if result.warnings:
+        yield "Warnings:"
     for warning in result.warnings[:NAMED_WARNINGS]:
-        yield f"Warning: {shortened(warning, LINE_CHARS)}"
+        yield f"> {shortened(one_line(warning), LINE_CHARS)}"
     if result.session:
         yield f"Session {result.session}. {result.session_note}".strip()
 
 
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_REFUSALS
+    said = ", ".join(map(named, names[:NAMED_REFUSALS]))
+    return f"{said}{f' and {more} more' * (more > 0)}"
+
+
 def _of_changes(result: RunResult) -> str:
-    changed = ", ".join(quoted(file.path) for file in result.changed_files[:NAMED_FILES])
+    changed = ", ".join(named(file.path, LINE_CHARS) for file in result.changed_files[:NAMED_FILES])
     more = len(result.changed_files) - NAMED_FILES
     return (
         f"The agent worked on a copy and changed {changed}{f' and {more} more' * (more > 0)}. "

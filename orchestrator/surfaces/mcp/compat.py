@@ -21,6 +21,7 @@ from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallInvalid, RunRefused
+from orchestrator.output import fenced
 from orchestrator.surfaces.event_lines import plain_line
 from orchestrator.surfaces.mcp.answers import errors_as_answers, next_step, plain
 from orchestrator.surfaces.mcp.arguments import (
@@ -33,7 +34,7 @@ from orchestrator.surfaces.mcp.arguments import (
 )
 from orchestrator.surfaces.mcp.notices import McpRequest
 from orchestrator.surfaces.mcp.resources import LAST_EVENTS
-from orchestrator.surfaces.text import visible
+from orchestrator.surfaces.text import named, said_lines
 
 RUN = "run_subagent_"
 """Before the name of an agent. By itself, the tool that such calls go to; clients do not see it."""
@@ -128,12 +129,13 @@ class Compatibility:
                 f"Exit Code: {'N/A' if result is None else int(result.status != 'completed')}",
                 f"Start Time: {_time(view.created)}",
                 f"End Time: {_time(view.ended) or 'N/A'}",
-                f"Summary: {visible(_summary(view)) or 'N/A'}",
+                *_summary_lines(view),
             ]
             if view.asks:
                 lines += ["", "PENDING:"]
-                lines += [f"[{q.message_id}] {visible(q.question)}" for q in view.questions]
-                lines += [f"[{call.call_id}] {visible(call.tool)}" for call in view.approvals]
+                for asked in view.questions:
+                    lines += [f"[{asked.message_id}]", *said_lines(asked.question)]
+                lines += [f"[{named(call.call_id)}] {named(call.tool)}" for call in view.approvals]
                 lines.append(f"To go on: {next_step(view)}")
             return plain("\n".join(lines), await self._metadata(view))
 
@@ -225,6 +227,11 @@ def _summary(view: TaskView) -> str:
     if view.result is None:
         return ""
     return str(view.result.result) if view.status == "completed" else view.result.message
+
+
+def _summary_lines(view: TaskView) -> list[str]:
+    said = _summary(view)
+    return ["Summary:", fenced(said, view.agent, view.run_id)] if said else ["Summary: N/A"]
 
 
 def _message(question: Question) -> dict[str, object]:

@@ -33,7 +33,7 @@ from orchestrator.surfaces.mcp.answers import run_answer
 from orchestrator.surfaces.mcp.client_window import window_seconds
 from orchestrator.surfaces.mcp.forms import PersonsAnswer, can_ask, question_form, question_words
 from orchestrator.surfaces.mcp.notices import is_modern
-from orchestrator.surfaces.text import LINE_CHARS, visible
+from orchestrator.surfaces.text import LINE_CHARS, one_line
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +268,7 @@ class ProgressLines:
     def add(self, event: Event) -> None:
         """Take note of an event of a run, which may outlast the call."""
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._send.send_nowait(f"{event.kind}: {visible(event.text)}"[:LINE_CHARS])
+            self._send.send_nowait(f"{event.kind}: {one_line(event.text)}"[:LINE_CHARS])
 
     async def during(self, ctx: Call, work: Awaitable[T]) -> T:
         """Wait for something, and tell the client a line at least every few seconds."""

@@ -202,7 +202,7 @@ def test_an_event_with_anything_in_it_is_never_an_error(
 
 
 def test_of_a_line_with_very_much_in_it_a_bounded_part_is_taken() -> None:
-    (ended,) = parse(line({"type": "result", "permission_denials": [{}] * 100_000}))
+    (ended,) = parse(line({"type": "result", "permission_denials": [{"tool_name": "T"}] * 100_000}))
     assert isinstance(ended, TurnEnded)
     assert len(ended.denials) == LIST_ITEMS
     many = {"type": "tool_use", "id": "1", "name": "T", "input": {"a": list(range(50_000)), "b": 1}}
@@ -221,7 +221,7 @@ def test_of_a_line_with_very_much_in_it_a_bounded_part_is_taken() -> None:
     ],
 )
 def test_a_call_that_cannot_be_shown_whole_says_so(given: dict[str, object], whole: bool) -> None:
-    request = {"subtype": "can_use_tool", "tool_name": "T", "input": given}
+    request = {"subtype": "can_use_tool", "tool_use_id": "t", "tool_name": "T", "input": given}
     (asked,) = parse(line({"type": "control_request", "request_id": "1", "request": request}))
     assert isinstance(asked, PermissionAsked)
     assert asked.is_whole is whole

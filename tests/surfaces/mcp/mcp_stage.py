@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -250,8 +251,14 @@ async def call(client: Client, tool: str, **arguments: object) -> t.CallToolResu
 
 
 def text(result: t.CallToolResult) -> str:
-    """All the text of a result."""
-    return "\n".join(item.text for item in result.content if isinstance(item, t.TextContent))
+    """All the text of a result, without the fences around answers."""
+    whole = "\n".join(item.text for item in result.content if isinstance(item, t.TextContent))
+    return unfenced(whole)
+
+
+def unfenced(said: str) -> str:
+    """The same with the answers alone."""
+    return re.sub(r"<(answer-\w+) [^\n]*>\n(.*?)\n</\1>", r"\2", said, flags=re.DOTALL)
 
 
 async def descriptions(client: Client) -> dict[str, str]:

@@ -30,6 +30,7 @@ from tests.surfaces.mcp.mcp_stage import (
     Stage,
     http_server,
     on_stage,
+    unfenced,
 )
 
 pytestmark = pytest.mark.anyio
@@ -184,7 +185,8 @@ async def test_the_inspector_calls_run_subagent(stage: Stage, judges: Path, era:
     arguments = ["--tool-arg", "agent_name=echo", "--tool-arg", "prompt=hello"]
     call = ["--method", "tools/call", "--tool-name", "run_subagent", *arguments]
     result = await _inspect(stage, judges, "--protocol-era", era, *call)
-    assert result["content"] == [{"type": "text", "text": "the inner agent heard: hello"}]
+    (said,) = result["content"]
+    assert unfenced(said["text"]) == "the inner agent heard: hello"
     assert result["structuredContent"]["status"] == "completed"
 
 

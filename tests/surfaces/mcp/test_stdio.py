@@ -29,6 +29,7 @@ from tests.surfaces.mcp.mcp_stage import (
     raw_server,
     run_until_ready,
     text,
+    unfenced,
 )
 
 pytestmark = pytest.mark.anyio
@@ -156,9 +157,9 @@ async def test_a_failed_run_is_an_error_whose_text_holds_all_that_helps(client: 
     assert envelope is not None
     assert (envelope["status"], envelope["reason"]) == ("failed", "invalid_output")
     told = text(result)
-    assert told.startswith("counter failed (invalid_output): ")
-    assert "schema errors: /n: 'three' is not of type 'integer'" in told
-    assert 'what it had said last:\n{"n": "three"}' in told
+    assert told.startswith("counter failed (invalid_output):\n> ")
+    assert "schema errors:\n> /n: 'three' is not of type 'integer'" in told
+    assert 'what it had said last:\n> {"n": "three"}' in told
     assert "what happened last:\n" in told
     assert f"run_id {envelope['run_id']}, cost $0.0" in told
 
@@ -349,7 +350,8 @@ async def test_the_oldest_protocol_is_spoken_and_stdout_holds_nothing_else(stage
 
         number = await server.start_run("echo")
         answer = await server.until(lambda message: message.get("id") == number)
-        assert answer["result"]["content"] == [{"type": "text", "text": "you said: go"}]
+        (said,) = answer["result"]["content"]
+        assert unfenced(said["text"]) == "you said: go"
         assert answer["result"]["isError"] is False
 
         await server.stdin.aclose()
