@@ -11,7 +11,7 @@ import pytest
 from orchestrator.domain.exchange import Approval
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.surfaces.mcp.answers import details, document, run_answer
-from tests.surfaces.mcp.mcp_stage import ERAS, PATIENCE, call, text
+from tests.surfaces.mcp.mcp_stage import ERAS, PATIENCE, call, text, unfenced
 from tests.surfaces.task_stage import ASKS, Document, Serve, bash
 
 pytestmark = pytest.mark.anyio
@@ -111,7 +111,7 @@ async def test_whether_a_person_is_asked_is_up_to_the_author_of_the_agent_that_a
         server.agent("lead", *steps, ask=above, subagents=[worker])
         now = await server.call("run_subagent", agent_name=lead, prompt="x")
         if below == "user":
-            assert (len(forms), now["result"]) == (1, "it is it is green")
+            assert (len(forms), unfenced(now["result"])) == (1, "it is it is green")
             return
         assert (forms, len(now["questions"])) == ([], 1)
         await server.call("cancel_task", task_id=now["run_id"])
