@@ -31,7 +31,7 @@ from orchestrator.workspace.changes.collected import (
 SECRET = b"THE-PRIVATE-KEY-OF-A-PERSON"
 OPEN = b"what an agent may read"
 PLANTED = "authorized_keys2"
-RUN = "run1"
+RUN = "r0123456789"
 END_SECONDS = 10
 AGENT = AgentSpec.model_validate(
     {"name": "worker", "description": "Works.", "workspace": {"mode": "copy"}}

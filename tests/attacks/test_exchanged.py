@@ -16,12 +16,9 @@ from orchestrator.workspace.changes.collected import Change, Changes, State
 from orchestrator.workspace.changes.patch import Unmade, import_stream
 from orchestrator.workspace.reading.pack import BATCH
 from orchestrator.workspace.reading.tree import TreeCopy
-from tests.attacks.exchanging import OPEN, SECRET, Ground, exchange, tries
+from tests.attacks.exchanging import OPEN, SECRET, Ground, exchange
 from tests.attacks.mark import attack
 from tests.workspace.trees import repository
-
-EXCHANGES = 50
-SECONDS = 60.0
 
 
 @pytest.fixture
@@ -44,34 +41,6 @@ class Late(MountPolicy):
 
 def late(ground: Ground, one: Path, other: Path) -> MountPolicy:
     return Late(roots=(ground.home,), home=ground.home, names=(one, other))
-
-
-@attack(
-    "files, links and archives",
-    "exchange a workspace with a link to ~/.ssh, in a loop, while it is judged and copied",
-    "the directory that was judged is copied, or the copy is refused; no key is in any copy",
-)
-async def test_a_workspace_exchanged_while_it_is_copied_shows_nothing_else(field: Ground) -> None:
-    with field.exchanging():
-        seen = await tries(EXCHANGES, field.copied, {"copied", "MountRefused"}, SECONDS)
-
-    assert {*seen} <= {"copied", "MountRefused", "CopyRefused"}, seen
-
-
-@attack(
-    "files, links and archives",
-    "exchange a workspace with a link to ~/.ssh, in a loop, while changes are applied to it",
-    "they are applied to the directory that was judged, or refused; ~/.ssh stays as it is",
-)
-async def test_a_workspace_exchanged_while_changes_are_applied_leads_nowhere(
-    field: Ground,
-) -> None:
-    field.plant()
-    with field.exchanging():
-        seen = await tries(EXCHANGES, field.applied, {"applied", "MountRefused"}, SECONDS)
-
-    assert {*seen} <= {"applied", "MountRefused", "ApplyRefused"}, seen
-    assert (field.ssh / "id_ed25519").read_bytes() == SECRET
 
 
 @attack(

@@ -365,11 +365,12 @@ async def test_only_so_many_calls_wait_and_the_end_of_a_turn_gives_them_up(
     runtime: DockerRuntime, spec: ContainerSpec
 ) -> None:
     call = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}}
-    calls: list[object] = [call | {"decision_reason_type": "rule"}] * (MAX_ASKED + 3)
+    call |= {"decision_reason_type": "rule"}
+    calls: list[object] = [call | {"tool_use_id": f"toolu_{n}"} for n in range(MAX_ASKED + 3)]
     asked: list[PermissionAsked] = []
     withdrawn: list[PermissionAsked] = []
     lists = SimpleNamespace(
-        allow_rules=(), ask_rules=(), ask=asked.append, withdraw=withdrawn.append
+        allow_rules=(), ask_rules=("Bash",), ask=asked.append, withdraw=withdrawn.append
     )
     said = await answered(runtime, spec, calls, 3, cast("Approver", lists))
 
