@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -64,11 +64,13 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]|\r(?!\n
 
 def fenced(answer: object, agent: str, run_id: str) -> str:
     """An answer for another model to read. The agent cannot end the fence, and so not speak as
-    another agent or as us: it has to answer before the key is made.
+    another agent or as us: the key is a digest of the answer, which no answer can hold. The same
+    answer has the same text, however often a client asks for it.
     """
     text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-    fence = f"answer-{secrets.token_hex(8)}"
     text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    digest = hashlib.sha256(f"{run_id} {text}".encode("utf-8", "replace")).hexdigest()
+    fence = f"answer-{digest[:24]}"
     return f"<{fence} agent={json.dumps(agent)} run_id={json.dumps(run_id)}>\n{text}\n</{fence}>"
 
 
