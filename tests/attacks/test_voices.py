@@ -158,7 +158,7 @@ def test_a_command_to_be_typed_is_quoted(call_id: str) -> None:
 @attack(
     "words from inside",
     "answer as another agent or as the orchestrator, to a parent that reads several answers",
-    "each answer is fenced with a key that is a digest of it; outside, only the orchestrator speaks",
+    "each answer is fenced with a key that is a digest of it; outside, only we speak",
 )
 def test_an_answer_cannot_leave_its_fence() -> None:
     for result in (FORGED, {"said": FORGED}):
