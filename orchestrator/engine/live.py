@@ -252,4 +252,5 @@ class LiveRun:
 
 async def _interject(stage: Stage, text: str) -> None:
     await stage.conversation.interrupt()
+    stage.reach.model.bill.told()
     await stage.conversation.say(text)

@@ -98,7 +98,7 @@ class ScriptedService(Service):
     async def _run_when_free(self, live: LiveRun, held: AsyncExitStack) -> None:
         await self.store.set_status(live.run_id, "running")
         heard = Listening(live)
-        model = SimpleNamespace(bill=SimpleNamespace(begun=True, usage=Usage()))
+        model = SimpleNamespace(bill=SimpleNamespace(begun=True, usage=Usage(), told=lambda: None))
         reach = SimpleNamespace(model=model, denied_hosts=())
         self.heard[live.run_id] = heard
         self.live[live.run_id] = live

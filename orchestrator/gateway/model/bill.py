@@ -42,7 +42,7 @@ class ModelBill:
         """Whether other runs that pay from the same budget have left nothing of it."""
         self.usage = Usage()
         self.begun = False
-        """The run has made a request: its CLI is in the middle of a turn, or was."""
+        """The CLI has made a request since it was last told something."""
         self.exhausted = False
         """A request was refused for want of budget."""
         self._observer = Observer(on_request, "a model request")
@@ -50,6 +50,10 @@ class ModelBill:
         """What each request under way can cost at most."""
         self._in_turn = anyio.Lock()
         self._some_ended = anyio.Event()
+
+    def told(self) -> None:
+        """The CLI was told something new: until it asks the model again, it has begun nothing."""
+        self.begun = False
 
     @property
     def is_spent(self) -> bool:
