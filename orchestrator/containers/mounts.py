@@ -44,7 +44,7 @@ class CheckedSpec(Frozen):
 class JudgedDirectory(Frozen):
     """A directory of this machine that is for agents, and which one it was that was judged.
 
-    Whoever opens the path later compares: another may have taken its place by then.
+    Code that opens the path later compares: another may have taken its place by then.
     """
 
     path: Path
@@ -88,7 +88,7 @@ class MountPolicy(Frozen):
         return self.judged(path, read_only=read_only).path
 
     def judged(self, path: Path, *, read_only: bool = True) -> JudgedDirectory:
-        """The same, for whoever opens it."""
+        """The same, with the identity to compare when it is opened."""
         real, identity = self._allowed(Bind(source=str(path), read_only=read_only))
         return JudgedDirectory(path=real, identity=identity)
 
