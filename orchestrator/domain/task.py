@@ -33,6 +33,10 @@ class Task(Frozen):
     session: Annotated[str, AfterValidator(_check_session)] = ""
     """For a session agent: the name of a session; the usual one if empty."""
     caller: str = "main"
+    project: str = ""
+    """The real path of the directory that the agents directory is in; the service fills it in."""
+    window: str = ""
+    """Which client of the caller began it, for people to tell apart."""
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Less than the agent's own timeout, if that is too long for the caller."""
     after: tuple[str, ...] = ()

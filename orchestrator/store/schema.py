@@ -64,6 +64,34 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX IF NOT EXISTS open_orders ON orders (taken, run_id)",
         "CREATE INDEX IF NOT EXISTS orders_by_run ON orders (run_id)",
     ),
+    # 2. Projects, windows, and caps that hold over all processes (decisions/0031). `waits` is since
+    # when a run waits for a slot, `begun` when it got one.
+    (
+        "ALTER TABLE runs ADD COLUMN project TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN window TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN depth INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE runs ADD COLUMN waits REAL",
+        "ALTER TABLE runs ADD COLUMN begun REAL",
+        "CREATE INDEX runs_by_project ON runs (project, created)",
+        "ALTER TABLE questions ADD COLUMN answered_by TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE approvals ADD COLUMN decided_by TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE orders ADD COLUMN ordered_by TEXT NOT NULL DEFAULT ''",
+        """
+        CREATE TABLE sessions_of_projects (
+            project TEXT NOT NULL, agent TEXT NOT NULL, caller TEXT NOT NULL, name TEXT NOT NULL,
+            kept TEXT NOT NULL, state TEXT NOT NULL, owner TEXT NOT NULL,
+            conversation TEXT NOT NULL, runs INTEGER NOT NULL, created REAL NOT NULL,
+            used REAL NOT NULL, expires REAL NOT NULL, wanted INTEGER NOT NULL DEFAULT 0,
+            PRIMARY KEY (project, agent, caller, name)) WITHOUT ROWID
+        """,
+        """
+        INSERT INTO sessions_of_projects SELECT '', agent, caller, name,
+            agent || '/' || caller || '/' || name, state, owner, conversation, runs, created, used,
+            expires, wanted FROM sessions
+        """,
+        "DROP TABLE sessions",
+        "ALTER TABLE sessions_of_projects RENAME TO sessions",
+    ),
 )
 """Statements, each entry in its order; not a script, which would commit before it begins."""
 
