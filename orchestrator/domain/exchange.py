@@ -8,6 +8,9 @@ from orchestrator.domain import Frozen
 
 MessageStatus = Literal["pending_parent_reply", "parent_replied", "acknowledged_by_subagent"]
 
+AnsweredBy = Literal["", "caller", "default", "withdrawn"]
+"""Who spoke: the caller; nobody in time, so the default counted; nobody, as the agent gave up."""
+
 Decision = Literal["pending", "approved", "rejected", "timed_out"]
 
 
@@ -22,9 +25,10 @@ class Question(Frozen):
     deadline: float = 0.0
     """When it is answered by itself."""
     default_answer: str = ""
-    """What the answer is then."""
+    """What the answer is then; the agent's own words, unless it gave none."""
     answer: str | None = None
     answered: float | None = None
+    answered_by: AnsweredBy = ""
 
 
 class Approval(Frozen):

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from typing import NamedTuple
 
-from orchestrator.domain.exchange import Approval, Decision, Order, Question
+from orchestrator.domain.exchange import AnsweredBy, Approval, Decision, Order, Question
 from orchestrator.store.runs import Store
 
 _QUESTIONS = f"SELECT {', '.join(Question.model_fields)} FROM questions"  # noqa: S608 our own text
@@ -55,13 +55,16 @@ class Exchanges:
             question.default_answer,
         )
 
-    async def answer(self, run_id: str, message_id: str, answer: str) -> bool:
+    async def answer(
+        self, run_id: str, message_id: str, answer: str, by: AnsweredBy = "caller"
+    ) -> bool:
         """False if it is not open any more: answered, or asked by a run that has ended."""
         return await self._changed(
-            "UPDATE questions SET status = 'parent_replied', answer = ?, answered = ? "  # noqa: S608 our own text
-            f"WHERE run_id = ? AND message_id = ? AND {_OPEN_QUESTION}",
+            "UPDATE questions SET status = 'parent_replied', answer = ?, answered = ?, "  # noqa: S608 our own text
+            f"answered_by = ? WHERE run_id = ? AND message_id = ? AND {_OPEN_QUESTION}",
             answer,
             time.time(),
+            by,
             run_id,
             message_id,
         )

@@ -64,6 +64,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX IF NOT EXISTS open_orders ON orders (taken, run_id)",
         "CREATE INDEX IF NOT EXISTS orders_by_run ON orders (run_id)",
     ),
+    # 2. An answer by default is told apart from one of the caller's.
+    ("ALTER TABLE questions ADD COLUMN answered_by TEXT NOT NULL DEFAULT ''",),
 )
 """Statements, each entry in its order; not a script, which would commit before it begins."""
 

@@ -229,7 +229,8 @@ class TaskBook:
             raise RunRefused(f"run {run_id} has asked no question {message_id!r}")
         if (await self._record(run_id, caller)).status in FINAL:
             raise RunRefused(f"run {run_id} has ended, so no agent is there to hear the answer")
-        raise RunRefused(f"question {message_id} has been answered already: {known.answer!r}")
+        by = " by default" * (known.answered_by == "default")
+        raise RunRefused(f"question {message_id} has been answered already{by}: {known.answer!r}")
 
     async def decide(
         self,

@@ -210,6 +210,8 @@ def question_lines(question: Question, agent: str, now: float) -> Iterator[str]:
     left = span(question.deadline - now)
     yield f"{question.run_id}: {agent} asks ({question.message_id}; answers itself in {left})"
     yield from _indented(question.question)
+    yield "  without an answer, it goes by this:"
+    yield from _indented(question.default_answer)
     yield f"  {command('reply', question.run_id, question.message_id, 'ANSWER')}"
 
 
@@ -222,9 +224,13 @@ def approval_lines(approval: Approval, agent: str, now: float) -> Iterator[str]:
     yield f"  {command('approve', approval.run_id, call)}    or reject"
 
 
-def input_line(given: object) -> str:
-    """A tool call's input, which says so if it is not all there."""
+def input_line(given: object, chars: object = 0) -> str:
+    """A tool call's input, which says so if it is not all there.
+
+    `chars` is how many characters it has as JSON, where what is given may have been cut before.
+    """
     beginning, more = cut_json(given, TERMINAL_INPUT_CHARS)
+    more = max(more, (chars if isinstance(chars, int) else 0) - len(beginning))
     return f"{beginning}… and {more} characters more (pending --json)" if more else beginning
 
 
