@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.agent import AgentSpec, Permissions, Session, Verdict
+from orchestrator.domain.agent import AgentSpec, Permissions, Rule, Session, Verdict
 from orchestrator.errors import CallerRefused, RunRefused
 
 CHEAP_MODEL = "haiku"
@@ -28,7 +28,7 @@ class Wish(Frozen):
 
     description: str
     instructions: str
-    tools: tuple[str, ...]
+    tools: tuple[Rule, ...]
     max_steps: Annotated[int, Field(ge=1, le=1000)] = 30
     sandboxed: bool = True
     """False: nothing that the agent does goes without the caller's word."""

@@ -40,7 +40,7 @@ from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
 from orchestrator.settings import Settings, environment, secret_environment
 from orchestrator.state import open_store
-from orchestrator.store.runs import Store
+from orchestrator.store.runs import Caps, Store
 from orchestrator.store.session_rows import SessionRows
 from orchestrator.workspace.kept import CHANGES
 
@@ -138,8 +138,8 @@ def compose(settings: Settings, parts: Parts) -> Service:
         copies=parts.copies,
         alive=parts.alive,
         secrets=(credential.secret.get_secret_value(),) if credential else (),
-        max_runs=settings.max_runs,
-        max_runs_per_agent=settings.max_runs_per_agent,
+        caps=Caps(runs=settings.max_runs, runs_per_agent=settings.max_runs_per_agent),
+        project=settings.project,
     )
 
 
@@ -171,6 +171,7 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
         prompt="(the task)",
         workspace=workspace,
         caller=settings.caller,
+        project=settings.project,
         run_id=STAND_IN_RUN,
     )
     shown, unset = shown_variables(agent, environ)

@@ -102,6 +102,11 @@ class Settings(Frozen):
     anthropic_base_url: str = ANTHROPIC_BASE_URL
     """ANTHROPIC_BASE_URL: where model requests go."""
 
+    @property
+    def project(self) -> str:
+        """The real path of the directory that the agents directory is in: whose runs these are."""
+        return str(self.agents_dir.absolute().parent.resolve())
+
 
 Writer = Literal["project", "user", "environment"]
 

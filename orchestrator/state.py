@@ -14,7 +14,7 @@ from orchestrator.engine.tasks.task_book import TaskBook
 from orchestrator.settings import Settings
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
-from orchestrator.store.session_rows import SessionRow, SessionRows
+from orchestrator.store.session_rows import SessionKey, SessionRow, SessionRows
 from orchestrator.workspace.kept import CHANGES, Kept
 
 
@@ -48,3 +48,9 @@ async def living_sessions(settings: Settings) -> tuple[SessionRow, ...]:
             row if owner.alive(row.owner) else row.model_copy(update={"state": "stopped"})
             for row in rows
         )
+
+
+async def adopt_session(settings: Settings, key: SessionKey) -> bool:
+    """Have a project take over a session from before there were projects; False if it cannot."""
+    with open_store(settings) as store:
+        return await SessionRows(store, "").adopt(key)

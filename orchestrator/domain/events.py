@@ -24,9 +24,9 @@ EventKind = Literal[
     "egress_denied",  # one that was refused: data = host, port, why
     "secret_used",  # a request that a secret was added to: data = secret, host, method, path
     "workspace",  # copied in, or what was changed: data = files, bytes, seconds
-    "asked",  # the agent asks its parent: data = message_id
-    "answered",  # and was told: data = message_id
-    "approval_asked",  # a tool call waits for approval: data = call_id, tool, input
+    "asked",  # the agent asks its parent: data = message_id, default_answer
+    "answered",  # and was told: data = message_id, by (caller, default)
+    "approval_asked",  # a tool call waits: data = call_id, tool, input, input_chars (of all of it)
     "approval_decided",  # data = call_id
     "delegated",  # its agent runs another one: data = run_id
     "status",  # what the agent says of its progress

@@ -8,6 +8,9 @@ from orchestrator.domain import Frozen
 
 MessageStatus = Literal["pending_parent_reply", "parent_replied", "acknowledged_by_subagent"]
 
+AnsweredBy = Literal["", "caller", "default", "withdrawn"]
+"""Who spoke: the caller; nobody in time, so the default counted; nobody, as the agent gave up."""
+
 Decision = Literal["pending", "approved", "rejected", "timed_out"]
 
 
@@ -22,9 +25,12 @@ class Question(Frozen):
     deadline: float = 0.0
     """When it is answered by itself."""
     default_answer: str = ""
-    """What the answer is then."""
+    """What the answer is then; the agent's own words, unless it gave none."""
     answer: str | None = None
     answered: float | None = None
+    answered_by: AnsweredBy = ""
+    whom: str = ""
+    """Who answered, and from which window, for people."""
 
 
 class Approval(Frozen):
@@ -43,6 +49,8 @@ class Approval(Frozen):
     """What runs instead of what was asked for."""
     message: str = ""
     """Why it was rejected, for the agent."""
+    whom: str = ""
+    """Who decided, and from which window, for people."""
 
     @property
     def approved(self) -> bool:
@@ -56,3 +64,5 @@ class Order(Frozen):
     run_id: str
     kind: Literal["cancel", "say"]
     text: str = ""
+    whom: str = ""
+    """Who gave it, and from which window, for people."""

@@ -6,6 +6,7 @@ listener hears of it, and it is given once.
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from orchestrator.domain.agent import Asking
-from orchestrator.domain.exchange import Approval, Question
+from orchestrator.domain.exchange import AnsweredBy, Approval, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.record import Record
@@ -26,6 +27,7 @@ MAX_QUESTION = 20_000
 """Characters of one question; the rest is cut."""
 
 NO_ANSWER = "No answer came in time. Go on with your best judgement, and say so in your answer."
+BY_DEFAULT = "(by default, nobody answered in time) "
 NOT_APPROVED = "No approval came in time; do without it."
 ASKED_TWICE = "A call of this id has been asked about before; make a new call."
 WITHDRAWN = "(the agent does not wait for an answer any more)"
@@ -68,17 +70,23 @@ class Desk:
             default_answer=NO_ANSWER if default is None else self._record.clean(default),
         )
         await self._exchanges.ask(asked)
-        self._record.note("asked", asked.question, message_id=asked.message_id)
+        self._record.note(
+            "asked",
+            asked.question,
+            message_id=asked.message_id,
+            default_answer=asked.default_answer,
+        )
         try:
             async with self._waiting(asked.message_id, "question"):
-                answer = await self._answer_to(asked)
+                answer, by = await self._answer_to(asked)
                 self._replied.add(asked.message_id)
-            self._record.note("answered", answer, message_id=asked.message_id)
+            said = f"{BY_DEFAULT}{answer}" if by == "default" else answer
+            self._record.note("answered", said, message_id=asked.message_id, by=by)
             await self._record.flush()  # first this: what is acknowledged has been told
             await self._exchanges.acknowledge(self._run_id, asked.message_id)
         except BaseException:  # the agent waits no more: an answer from now on would be lost
             with anyio.CancelScope(shield=True):
-                await self._exchanges.answer(self._run_id, asked.message_id, WITHDRAWN)
+                await self._exchanges.answer(self._run_id, asked.message_id, WITHDRAWN, "withdrawn")
             raise
         finally:
             self._replied.discard(asked.message_id)
@@ -101,7 +109,10 @@ class Desk:
             # Or the approval of one call could be used for another, which no caller has seen.
             self._record.note("warning", f"{tool} asks for a word about {call_id} twice; refused")
             return wanted.model_copy(update={"decision": "rejected", "message": ASKED_TWICE})
-        self._record.note("approval_asked", f"{tool}", call_id=call_id, tool=tool, input=input)
+        size = len(json.dumps(wanted.input, ensure_ascii=False))
+        self._record.note(
+            "approval_asked", tool, call_id=call_id, tool=tool, input=input, input_chars=size
+        )
         try:
             async with self._waiting(call_id, "approval"):
                 decided = await self._decision_on(wanted)
@@ -117,19 +128,23 @@ class Desk:
         await self._exchanges.decide(self._run_id, call_id, "rejected", message="it was withdrawn")
         self._news.tell()
 
-    async def _answer_to(self, asked: Question) -> str:
+    async def _answer_to(self, asked: Question) -> tuple[str, AnsweredBy]:
+        """The answer, and whose it is."""
         while True:
             changed = self._news.next()
             now = await self._exchanges.question(self._run_id, asked.message_id)
             if now is not None and now.answer is not None:
-                return now.answer
+                return now.answer, now.answered_by
             if time.time() >= asked.deadline:
                 # Unless an answer comes at this very moment: then that one counts.
                 default = asked.default_answer
-                if await self._exchanges.answer(self._run_id, asked.message_id, default):
-                    return default
+                answered = await self._exchanges.answer(
+                    self._run_id, asked.message_id, default, "default"
+                )
                 now = await self._exchanges.question(self._run_id, asked.message_id)
-                return default if now is None or now.answer is None else now.answer
+                if answered or now is None or now.answer is None:
+                    return default, "default"
+                return now.answer, now.answered_by
             await wait_for_news(changed, asked.deadline - time.time())
 
     async def _decision_on(self, wanted: Approval) -> Approval:

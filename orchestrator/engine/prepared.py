@@ -66,7 +66,7 @@ class Prepared:
         """Of the container: it is kept for a session, could serve any run, or serves this one."""
         own = {"orchestrator.agent": self.agent.name}
         if self.agent.session.keep:
-            return {**own, "orchestrator.session": self.session.text}
+            return {**own, "orchestrator.session": self.session.kept}
         if takes_spares(self.agent):
             return {**own, "orchestrator.spare": "yes"}
         return {**own, "orchestrator.run": self.task.run_id}
@@ -93,5 +93,8 @@ class Prepared:
     @property
     def session(self) -> SessionKey:
         return SessionKey(
-            agent=self.agent.name, caller=self.task.caller, name=self.task.session or "default"
+            project=self.task.project,
+            agent=self.agent.name,
+            caller=self.task.caller,
+            name=self.task.session or "default",
         )

@@ -6,9 +6,15 @@ import logging
 import secrets as random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 import anyio
 import anyio.to_thread
@@ -19,6 +25,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import Reason, RunResult
 from orchestrator.domain.task import Task
+from orchestrator.domain.window import WINDOW
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.desk import Desk
@@ -28,17 +35,18 @@ from orchestrator.engine.record import Listener, Record
 from orchestrator.engine.run import conclude, execute, not_kept
 from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.staging import Staging
-from orchestrator.engine.tasks.news import News
+from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.errors import (
     CallerError,
     OrchestratorError,
     RunNotFound,
+    RunRefused,
     SessionRefused,
     StoreFailed,
 )
 from orchestrator.redaction import Sought
 from orchestrator.store.exchanges import Exchanges
-from orchestrator.store.runs import Store
+from orchestrator.store.runs import Caps, Store
 from orchestrator.store.session_rows import SessionKey
 from orchestrator.workspace.applying.apply import Applied
 
@@ -46,6 +54,11 @@ log = logging.getLogger(__name__)
 
 GREETING_SECONDS = 0.5
 """For a server to greet its client before anything else is looked at."""
+
+PASSED_OVER_SECONDS = 10.0
+"""A run takes a slot that was free for so long and that the run before it in the line did not
+take: its orchestrator may be stopped, or have lower caps.
+"""
 
 CLEAR_SECONDS = 60.0
 """For the sessions to go that a run's subagents had."""
@@ -79,10 +92,12 @@ class Service:
         copies: Copies,
         alive: Callable[[str], bool] = lambda _: True,
         secrets: Sequence[str] = (),
-        max_runs: int = 8,
-        max_runs_per_agent: int = 8,
+        caps: Caps | None = None,
+        project: str = "",
     ) -> None:
         self.agents = agents
+        self.project = project
+        """Whose runs these are, as Settings has it."""
         self.store = store
         self.exchanges = Exchanges(store)
         self.news = News()
@@ -92,12 +107,12 @@ class Service:
         """Whether an orchestrator of the same state directory lives."""
         self._staging = staging
         self._secrets = tuple(map(Sought, secrets))
-        self._slots = anyio.CapacityLimiter(max_runs)
-        self._agent_slots: dict[str, anyio.CapacityLimiter] = defaultdict(
-            lambda: anyio.CapacityLimiter(max_runs_per_agent)
+        self._caps = caps or Caps()
+        self._slots: dict[int, anyio.CapacityLimiter] = defaultdict(
+            lambda: anyio.CapacityLimiter(self._caps.runs)
         )
-        self._errand_slots: dict[int, anyio.CapacityLimiter] = defaultdict(
-            lambda: anyio.CapacityLimiter(max_runs)
+        self._agent_slots: dict[str, anyio.CapacityLimiter] = defaultdict(
+            lambda: anyio.CapacityLimiter(self._caps.runs_per_agent)
         )
         self._working: dict[str, LiveRun] = {}
         """Runs that may have others work for them now."""
@@ -119,11 +134,17 @@ class Service:
         With a wish, the agent is the task's, made as small as the wish says. `run_child` runs what
         the agent hands to others; as a rule that is `run`.
         """
+        if task.project not in ("", self.project):
+            raise RunRefused(
+                f"run {task.parent_run_id} belongs to the project {task.project}; go on with it "
+                "there"
+            )
         agent = self._agent(task)
         check_caller(agent, task.caller)
         if wish is not None:
             agent = narrowed(agent, wish)
-        task = _in_session(agent, task)
+        scope = {"project": self.project, "window": WINDOW.get()}
+        task = _in_session(agent, task.model_copy(update=scope))
         fastest = agent.resources.events_per_second
         record = Record(task.run_id, self.store, listeners, self._secrets, fastest)
         prepared = await self._staging.planner.prepare(agent, task)
@@ -173,7 +194,7 @@ class Service:
     async def apply(self, run_id: str, caller: str, *, dry_run: bool = False) -> Applied:
         """Do to a workspace what a run of this caller did to its copy."""
         record = await self.store.run(run_id)
-        if record is None or record.caller != caller:
+        if record is None or (record.caller, record.project) != (caller, self.project):
             raise RunNotFound(f"there is no run {run_id!r} of yours")
         return await anyio.to_thread.run_sync(partial(self.copies.apply, run_id, dry_run=dry_run))
 
@@ -183,7 +204,6 @@ class Service:
         await held.enter_async_context(self._slot(live.prepared))
         prepared = await self._staging.planner.as_of_now(live.prepared)
         live.record.add_secrets(prepared.secrets)
-        await self.store.set_status(live.run_id, "running")
         async with self._at_work(live):
             await execute(live, self._staging.stage(prepared, live), self.copies)
 
@@ -207,16 +227,34 @@ class Service:
 
     @asynccontextmanager
     async def _slot(self, prepared: Prepared) -> AsyncIterator[None]:
-        """One of the slots for runs. Errands have slots of their own, at each depth: a run that
-        waits for its errand must not hold the slot that the errand needs.
+        """One of the slots for runs, of those that all processes share. Errands have slots of their
+        own, at each depth: a run that waits for its errand must not hold the slot that the errand
+        needs. The run has begun when it has its slot, and holds it until its end is kept.
         """
-        depth = prepared.task.depth
-        if depth:
-            async with self._errand_slots[depth]:
-                yield
-            return
-        async with self._agent_slots[prepared.agent.name], self._slots:
+        run_id, depth = prepared.task.run_id, prepared.task.depth
+        own = nullcontext() if depth else self._agent_slots[prepared.agent.name]
+        if not _has_room(own) or not _has_room(self._slots[depth]):
+            await self.store.stand_in_line(run_id)
+        # Through these at most as many runs come as may begin: the others need not look for a slot.
+        async with own, self._slots[depth]:
+            if not await self.store.begin(run_id, self._caps):
+                await self.store.stand_in_line(run_id)
+                await self._begun(run_id)
             yield
+
+    async def _begun(self, run_id: str) -> None:
+        """Wait until a run is the first in the line and a slot is free, and have it begin."""
+        passed_over = inf
+        while True:
+            changed = self.news.next()
+            dead = [owner for owner in await self.store.owners() if not self.alive(owner)]
+            now = anyio.current_time()
+            in_line = now - passed_over < PASSED_OVER_SECONDS
+            if await self.store.begin(run_id, self._caps, dead, in_line=in_line):
+                return
+            free = await self.store.slot_is_free(run_id, self._caps, dead)
+            passed_over = min(passed_over, now) if free else inf
+            await wait_for_news(changed)
 
     async def _end(self, live: LiveRun) -> RunResult:
         """Have the run end in the store, cancelled or not; with an envelope that says nothing, if
@@ -257,6 +295,10 @@ class Service:
 
     def _agent(self, task: Task) -> AgentSpec:
         return self.agents.current().agent(task.agent)
+
+
+def _has_room(slots: anyio.CapacityLimiter | AbstractAsyncContextManager[None]) -> bool:
+    return not isinstance(slots, anyio.CapacityLimiter) or slots.available_tokens > 0
 
 
 def _in_session(agent: AgentSpec, task: Task) -> Task:

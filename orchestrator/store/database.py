@@ -35,8 +35,9 @@ class Database:
         self._db.close()
 
     async def select(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        """All rows that a statement gives."""
-        return await self._call(lambda: self._db.execute(sql, values).fetchall())
+        """All rows that a statement gives; one mapping as its values are those of named marks."""
+        given = values[0] if len(values) == 1 and isinstance(values[0], dict) else values
+        return await self._call(lambda: self._db.execute(sql, given).fetchall())
 
     async def write(self, sql: str, *values: object) -> int:
         """Run one statement; how many rows it changed."""

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from typing import NamedTuple
 
-from orchestrator.domain.exchange import Approval, Decision, Order, Question
+from orchestrator.domain.exchange import AnsweredBy, Approval, Decision, Order, Question
 from orchestrator.store.runs import Store
 
 _QUESTIONS = f"SELECT {', '.join(Question.model_fields)} FROM questions"  # noqa: S608 our own text
@@ -55,13 +55,22 @@ class Exchanges:
             question.default_answer,
         )
 
-    async def answer(self, run_id: str, message_id: str, answer: str) -> bool:
+    async def answer(
+        self,
+        run_id: str,
+        message_id: str,
+        answer: str,
+        by: AnsweredBy = "caller",
+        whom: str = "",
+    ) -> bool:
         """False if it is not open any more: answered, or asked by a run that has ended."""
         return await self._changed(
-            "UPDATE questions SET status = 'parent_replied', answer = ?, answered = ? "  # noqa: S608 our own text
-            f"WHERE run_id = ? AND message_id = ? AND {_OPEN_QUESTION}",
+            "UPDATE questions SET status = 'parent_replied', answer = ?, answered = ?, "  # noqa: S608 our own text
+            f"answered_by = ?, whom = ? WHERE run_id = ? AND message_id = ? AND {_OPEN_QUESTION}",
             answer,
             time.time(),
+            by,
+            whom,
             run_id,
             message_id,
         )
@@ -118,14 +127,16 @@ class Exchanges:
         *,
         new_input: dict[str, object] | None = None,
         message: str = "",
+        whom: str = "",
     ) -> bool:
         """False if it has been decided already, or its run has ended."""
         return await self._changed(
-            "UPDATE approvals SET decision = ?, new_input = ?, message = ? "  # noqa: S608 our own text
+            "UPDATE approvals SET decision = ?, new_input = ?, message = ?, whom = ? "  # noqa: S608 our own text
             f"WHERE run_id = ? AND call_id = ? AND {_OPEN_APPROVAL}",
             decision,
             None if new_input is None else json.dumps(new_input),
             message,
+            whom,
             run_id,
             call_id,
         )
@@ -164,13 +175,14 @@ class Exchanges:
 
     # Orders
 
-    async def order(self, run_id: str, kind: str, text: str = "") -> bool:
+    async def order(self, run_id: str, kind: str, text: str = "", whom: str = "") -> bool:
         """False if the run has ended: no process would carry it out."""
         return await self._changed(
-            "INSERT INTO orders (run_id, kind, text, created) "  # noqa: S608 our own text
-            f"SELECT run_id, ?, ?, ? FROM runs WHERE run_id = ? AND {_UNDER_WAY}",
+            "INSERT INTO orders (run_id, kind, text, whom, created) "  # noqa: S608 our own text
+            f"SELECT run_id, ?, ?, ?, ? FROM runs WHERE run_id = ? AND {_UNDER_WAY}",
             kind,
             text,
+            whom,
             time.time(),
             run_id,
         )

@@ -30,6 +30,9 @@ class RunRecord(Frozen):
     reason: str
     owner: str = ""
     """The orchestrator process that has it, or had it."""
+    project: str = ""
+    """As its task has it; "" for a run from before there were projects."""
+    window: str = ""
     prompt: str
     parent_run_id: str = ""
     workspace: Path | None = None
@@ -38,6 +41,15 @@ class RunRecord(Frozen):
     created: float
     ended: float | None
     result: RunResult | None
+
+
+class Caps(Frozen):
+    """How many runs may be under way at once, over all processes."""
+
+    runs: int = 8
+    """Of agents that callers from outside run, and as many at each depth below."""
+    runs_per_agent: int = 8
+    """Of those, of one agent of one project."""
 
 
 class EndedRun(Frozen):
@@ -65,15 +77,46 @@ class Store:
 
     async def add_run(self, task: Task) -> None:
         await self.database.write(
-            "INSERT INTO runs (run_id, agent, caller, status, owner, task, created) "
-            "VALUES (?, ?, ?, 'pending', ?, ?, ?)",
+            "INSERT INTO runs (run_id, project, agent, caller, window, depth, status, owner, task, "
+            "created) VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)",
             task.run_id,
+            task.project,
             task.agent,
             task.caller,
+            task.window,
+            task.depth,
             self._owner,
             task.model_dump_json(),
             time.time(),
         )
+
+    async def stand_in_line(self, run_id: str) -> None:
+        """Note that a run is ready to begin: from now on it has its place in the line."""
+        await self.database.write(
+            "UPDATE runs SET waits = ? WHERE run_id = ? AND waits IS NULL", time.time(), run_id
+        )
+
+    async def begin(
+        self, run_id: str, caps: Caps, dead: Sequence[str] = (), *, in_line: bool = True
+    ) -> bool:
+        """Have a run begin, if a slot is free and no run that waits longer could have it; with
+        `in_line` False, if a slot is free. False: nothing is changed.
+
+        Runs of the orchestrators named as dead do not count.
+        """
+        values = _slot_values(run_id, caps, dead)
+        begun = {**values, "now": time.time(), "in_line": in_line}
+        return bool(await self.database.select(_BEGIN, begun))
+
+    async def slot_is_free(self, run_id: str, caps: Caps, dead: Sequence[str] = ()) -> bool:
+        """Whether a run could begin if it were the first in the line."""
+        found = await self.database.select(_SLOT_IS_FREE, _slot_values(run_id, caps, dead))
+        return bool(found)
+
+    async def owners(self) -> frozenset[str]:
+        """The orchestrators that have runs under way, or in the line."""
+        rows = await self.database.select("SELECT DISTINCT owner FROM runs WHERE ended IS NULL")
+        return frozenset(row["owner"] for row in rows)
 
     async def set_status(self, run_id: str, status: RunStatus) -> bool:
         """False if what the run is does not lead there (see TRANSITIONS): nothing is changed.
@@ -120,21 +163,27 @@ class Store:
         agent: str = "",
         limit: int = 50,
         *,
+        projects: Sequence[str] | None = None,
         results: bool = False,
     ) -> tuple[RunRecord, ...]:
-        """The newest first, of a caller or of all; without their results, unless they are wanted.
+        """The newest first, of a caller or of all, of some projects or of all; without their
+        results, unless they are wanted.
 
         Reading ten thousand results takes a while.
         """
         conditions = ["1"]
         values: list[object] = []
-        for condition, value in (("caller = ?", caller), ("agent = ?", agent or None)):
+        for condition, value in (
+            ("caller = ?", caller),
+            ("agent = ?", agent or None),
+        ):
             if value is not None:
                 conditions.append(condition)
                 values.append(value)
-        if statuses:
-            conditions.append(f"status IN ({', '.join('?' * len(statuses))})")
-            values += statuses
+        for column, among in (("status", statuses or None), ("project", projects)):
+            if among is not None:
+                conditions.append(f"{column} IN ({', '.join('?' * len(among))})")
+                values += among
         where = " AND ".join(conditions)
         chosen = _RUNS if results else _RUNS_WITHOUT_RESULTS
         sql = f"{chosen} WHERE {where} ORDER BY created DESC LIMIT ?"
@@ -208,6 +257,38 @@ class Store:
         return tuple(map(_event, rows))
 
 
+_UNDER_WAY_AT = """
+    SELECT count(*) FROM runs AS held WHERE held.ended IS NULL AND held.begun IS NOT NULL
+    AND held.owner NOT IN (SELECT value FROM json_each(:dead)) AND held.depth = {run}.depth
+"""
+_OF_THE_AGENT = " AND held.project = {run}.project AND held.agent = {run}.agent"
+_AGENT_IS_FREE = (
+    f"({{run}}.depth OR ({_UNDER_WAY_AT}{_OF_THE_AGENT}) < :per_agent)"  # errands have no such cap
+)
+_FREE = f"""run_id = :run_id AND status = 'pending'
+AND ({_UNDER_WAY_AT.format(run="runs")}) < :runs AND {_AGENT_IS_FREE.format(run="runs")}"""
+_SLOT_IS_FREE = f"SELECT 1 FROM runs WHERE {_FREE}"  # noqa: S608 our own text
+_BEGIN = f"""
+UPDATE runs SET status = 'running', begun = :now WHERE {_FREE}
+AND NOT (:in_line AND EXISTS (
+    SELECT 1 FROM runs AS first WHERE first.ended IS NULL AND first.begun IS NULL
+    AND first.depth = runs.depth
+    AND (first.waits, first.run_id) < (coalesce(runs.waits, :now), runs.run_id)
+    AND first.owner NOT IN (SELECT value FROM json_each(:dead))
+    AND {_AGENT_IS_FREE.format(run="first")}))
+RETURNING run_id
+"""  # noqa: S608 our own text
+
+
+def _slot_values(run_id: str, caps: Caps, dead: Sequence[str]) -> dict[str, object]:
+    return {
+        "run_id": run_id,
+        "runs": caps.runs,
+        "per_agent": caps.runs_per_agent,
+        "dead": json.dumps(list(dead)),
+    }
+
+
 def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
     """A condition, and its values: what the run is may be followed by this."""
     before = [old for old, new in TRANSITIONS.items() if status in new]
@@ -215,7 +296,7 @@ def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
 
 
 _RUN_COLUMNS = (
-    "run_id, agent, caller, status, reason, owner, created, ended, "
+    "run_id, project, agent, caller, window, status, reason, owner, created, ended, "
     "json_extract(task, '$.prompt') AS prompt, "
     "coalesce(json_extract(task, '$.parent_run_id'), '') AS parent_run_id, "
     "coalesce(json_extract(task, '$.session'), '') AS session, "

@@ -64,7 +64,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX IF NOT EXISTS open_orders ON orders (taken, run_id)",
         "CREATE INDEX IF NOT EXISTS orders_by_run ON orders (run_id)",
     ),
-    # 2. Projects, windows, and caps that hold over all processes (decisions/0031). `waits` is since
+    # 2. An answer by default is told apart from one of the caller's.
+    ("ALTER TABLE questions ADD COLUMN answered_by TEXT NOT NULL DEFAULT ''",),
+    # 3. Projects, windows, and caps that hold over all processes (decisions/0031). `waits` is since
     # when a run waits for a slot, `begun` when it got one.
     (
         "ALTER TABLE runs ADD COLUMN project TEXT NOT NULL DEFAULT ''",
@@ -73,9 +75,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE runs ADD COLUMN waits REAL",
         "ALTER TABLE runs ADD COLUMN begun REAL",
         "CREATE INDEX runs_by_project ON runs (project, created)",
-        "ALTER TABLE questions ADD COLUMN answered_by TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE approvals ADD COLUMN decided_by TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE orders ADD COLUMN ordered_by TEXT NOT NULL DEFAULT ''",
+        """
+        CREATE INDEX runs_in_slots ON runs (depth, project, agent)
+        WHERE ended IS NULL AND begun IS NOT NULL
+        """,
+        "ALTER TABLE questions ADD COLUMN whom TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE approvals ADD COLUMN whom TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE orders ADD COLUMN whom TEXT NOT NULL DEFAULT ''",
         """
         CREATE TABLE sessions_of_projects (
             project TEXT NOT NULL, agent TEXT NOT NULL, caller TEXT NOT NULL, name TEXT NOT NULL,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import time
 from math import inf
+from pathlib import Path
 from typing import Literal
 
 from orchestrator.domain import Frozen
@@ -17,30 +19,44 @@ SessionState = Literal[
     "stopped",  # only its files are there
 ]
 
+PROJECT_DIGITS = 10
+"""Of the digest of a project's path, in what the engine knows a session by."""
+
 _SESSION_COLUMNS = (
-    "agent, caller, name, state, owner, conversation, runs, created, used, expires, wanted"
+    "project, agent, caller, name, kept, state, owner, conversation, runs, created, used, expires, "
+    "wanted"
 )
 _SELECT = f"SELECT {_SESSION_COLUMNS} FROM sessions"  # noqa: S608 our own text
-_WHERE = "WHERE agent = ? AND caller = ? AND name = ?"
+_WHERE = "WHERE project = ? AND agent = ? AND caller = ? AND name = ?"
 
 
 class SessionKey(Frozen):
     """What tells one session from another."""
 
+    project: str = ""
+    """As a task has it; "" for a session from before there were projects."""
     agent: str
     caller: str
     name: str = "default"
 
     @property
     def text(self) -> str:
-        """The same as one word, for a container's label."""
+        """What people call it, in its project."""
         return f"{self.agent}/{self.caller}/{self.name}"
+
+    @property
+    def kept(self) -> str:
+        """What the engine knows a new session by; it says nothing of the project's path."""
+        digest = hashlib.sha256(self.project.encode()).hexdigest()[:PROJECT_DIGITS]
+        return f"{digest}/{self.text}" if self.project else self.text
 
 
 class SessionRow(Frozen):
     """One session."""
 
     key: SessionKey
+    kept: str
+    """What the engine knows it by, whatever project has it now."""
     state: SessionState
     owner: str
     """The orchestrator process that has it, or had it last."""
@@ -73,18 +89,53 @@ class SessionRows:
         """Note that this process has the session and uses it; add it if there is none."""
         now = time.time()
         rows = await self._database.select(
-            "INSERT INTO sessions (agent, caller, name, state, owner, conversation, runs, created, "  # noqa: S608 our own text
-            "used, expires) VALUES (?, ?, ?, 'running', ?, '', 0, ?, ?, ?) "
-            "ON CONFLICT (agent, caller, name) DO UPDATE SET state = 'running', "
+            "INSERT INTO sessions (project, agent, caller, name, kept, state, owner, conversation, "  # noqa: S608 our own text
+            "runs, created, used, expires) VALUES (?, ?, ?, ?, ?, 'running', ?, '', 0, ?, ?, ?) "
+            "ON CONFLICT (project, agent, caller, name) DO UPDATE SET state = 'running', "
             "owner = excluded.owner, used = excluded.used, expires = excluded.expires, wanted = 0 "
             f"RETURNING {_SESSION_COLUMNS}",
             *_values(key),
+            key.kept,
             self._owner,
             now,
             now,
             now + expire_seconds,
         )
         return _row(rows[0])
+
+    async def kept(self, key: SessionKey) -> str:
+        """What the engine knows a session by, or would."""
+        row = await self.get(key)
+        return key.kept if row is None else row.kept
+
+    async def adopt(self, key: SessionKey) -> bool:
+        """Have a project take over the session of before there were projects that has the same
+        agent, caller and name; False if there is none, or the project has one of its own.
+        """
+        changed = await self._database.write(
+            f"UPDATE OR IGNORE sessions SET project = ? {_WHERE}",  # noqa: S608 our own text
+            key.project,
+            *_values(_unclaimed(key)),
+        )
+        return changed == 1
+
+    async def unclaimed(self, key: SessionKey) -> SessionRow | None:
+        """The session of before there were projects that a project could take over for this key."""
+        return await self.get(_unclaimed(key)) if key.project else None
+
+    async def was_made_in(self, key: SessionKey) -> bool:
+        """Whether the record proves that the session of before there were projects is this
+        project's: its runs were shown directories of this project, and of no other place.
+        """
+        rows = await self._database.select(
+            "SELECT json_extract(task, '$.workspace') AS shown FROM runs WHERE project = '' "
+            "AND agent = ? AND caller = ? AND json_extract(task, '$.session') = ?",
+            key.agent,
+            key.caller,
+            key.name,
+        )
+        shown = [Path(row["shown"]) for row in rows if row["shown"]]
+        return bool(shown) and all(path.is_relative_to(key.project) for path in shown)
 
     async def set_conversation(self, key: SessionKey, conversation: str) -> None:
         await self._update_ours(key, "conversation = ?, runs = 0", conversation)
@@ -125,8 +176,12 @@ class SessionRows:
         )
 
 
-def _values(key: SessionKey) -> tuple[str, str, str]:
-    return key.agent, key.caller, key.name
+def _values(key: SessionKey) -> tuple[str, str, str, str]:
+    return key.project, key.agent, key.caller, key.name
+
+
+def _unclaimed(key: SessionKey) -> SessionKey:
+    return key.model_copy(update={"project": ""})
 
 
 def _row(row: sqlite3.Row) -> SessionRow:

@@ -206,6 +206,7 @@ class Sessions:
     # One call
 
     async def _ready(self, live: _HeldSession, makings: Makings) -> SessionUse:
+        old = await self._taken_over(live.key)
         made_of = f"{makings.spec.digest} {makings.agent_digest}"
         if live.place is not None and (not live.is_there or live.made_of != made_of):
             await live.end_container()
@@ -219,15 +220,27 @@ class Sessions:
         await live.end_cli()
         use = await self._start_cli(live, place, makings, row)
         live.cli_digest = makings.cli_digest
-        return use
+        return SessionUse(use.stage, use.note or (old if not row.conversation else ""))
+
+    async def _taken_over(self, key: SessionKey) -> str:
+        """Take over the session of before there were projects, if it is this project's beyond
+        doubt; otherwise a note that there is one.
+        """
+        if await self._rows.get(key) is not None or await self._rows.unclaimed(key) is None:
+            return ""
+        if await self._rows.was_made_in(key):
+            await self._rows.adopt(key)
+            return ""
+        return UNCLAIMED.format(key=key.text)
 
     async def _until_free(self, key: SessionKey, act: Callable[[str], Awaitable[T]]) -> T:
         """Do something that needs the session's container, once another process lets go of it."""
         deadline = anyio.current_time() + TAKE_SECONDS
+        kept = await self._rows.kept(key)
         try:
             while True:
                 try:
-                    return await act(key.text)
+                    return await act(kept)
                 except (EngineConflict, NameTaken) as exc:
                     if anyio.current_time() > deadline:
                         raise NameTaken(
@@ -241,17 +254,18 @@ class Sessions:
                 await self._rows.want(key, wanted=False)
             raise
 
-    async def _stopped(self, key: str) -> None:
+    async def _stopped(self, kept: str) -> None:
         """NameTaken while a process has the session's container."""
-        if any(info.key == key and info.status == "running" for info in await self._runtime.list()):
-            raise NameTaken(f"{key} is running")
+        listed = await self._runtime.list()
+        if any(info.key == kept and info.status == "running" for info in listed):
+            raise NameTaken(f"{kept} is running")
 
     async def _take(self, live: _HeldSession, makings: Makings) -> _KeptContainer:
         """The container of this session, even if another orchestrator has to let go of it."""
 
-        async def enter(key: str) -> Container:
-            kept = self._runtime.keep(key, makings.spec, labels=makings.labels)
-            return await live.held.enter_async_context(kept)
+        async def enter(kept: str) -> Container:
+            opened = self._runtime.keep(kept, makings.spec, labels=makings.labels)
+            return await live.held.enter_async_context(opened)
 
         try:
             container = await self._until_free(live.key, enter)
@@ -369,12 +383,17 @@ class Sessions:
         for row in await self._rows.all():
             if row.expires < time.time():
                 try:
-                    await self._runtime.forget(row.key.text)
+                    await self._runtime.forget(row.kept)
                 except (EngineConflict, NameTaken):
                     log.debug("%s has expired, but is in use", row.key.text)
                 else:
                     await self._rows.remove(row.key, expired=True)
 
+
+UNCLAIMED = (
+    "a new conversation has begun; an older {key} is there that belongs to no project yet: "
+    "`orchestrator sessions adopt {key}` takes it over"
+)
 
 GONE = "the conversation of before is gone with its files; a new one has begun"
 

@@ -16,6 +16,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
 from orchestrator.domain.task import Task
+from orchestrator.domain.window import whom
 from orchestrator.engine.tasks.lost import Recall, nothing_kept, settle_lost
 from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.errors import CallInvalid, RunNotFound, RunRefused
@@ -74,6 +75,8 @@ class TaskView(Frozen):
     status: RunStatus
     """As `shown_status` decides."""
     reason: str = ""
+    project: str = ""
+    window: str = ""
     prompt: str = ""
     created: float = 0.0
     ended: float | None = None
@@ -107,8 +110,11 @@ class TaskBook:
         news: News,
         alive: Callable[[str], bool],
         recall: Recall = nothing_kept,
+        project: str | None = None,
     ) -> None:
+        """`project` is the one whose runs callers see; None for a book that only operators use."""
         self.store = store
+        self._project = project
         self._exchanges = exchanges
         self._news = news
         self._alive = alive
@@ -162,8 +168,13 @@ class TaskBook:
         agent: str = "",
         limit: int = 50,
     ) -> tuple[TaskView, ...]:
-        """The newest ones first; without their results, and without what they ask."""
-        found = await self.records(caller, statuses=statuses, agent=agent, limit=limit)
+        """The newest ones first, of the book's project; without their results, and without what
+        they ask.
+        """
+        projects = None if self._project is None else (self._project,)
+        found = await self.records(
+            caller, statuses=statuses, agent=agent, limit=limit, projects=projects
+        )
         return tuple(_view(record) for record in found)
 
     async def records(
@@ -173,16 +184,21 @@ class TaskBook:
         statuses: Iterable[RunStatus] = (),
         agent: str = "",
         limit: int = 50,
+        projects: Sequence[str] | None = None,
         results: bool = False,
     ) -> tuple[RunRecord, ...]:
-        """Runs, the newest first, with the statuses that are shown; two or three queries in all."""
+        """Runs of some projects or of all, the newest first, with the statuses that are shown; two
+        or three queries in all.
+        """
         wanted = frozenset(statuses)
         ends = tuple(wanted & FINAL)
         found: tuple[RunRecord, ...] = ()
         if ends or not wanted:
-            found = await self.store.find_runs(caller, ends, agent, limit, results=results)
+            found = await self.store.find_runs(
+                caller, ends, agent, limit, projects=projects, results=results
+            )
         if wanted - FINAL:  # what is shown of these is not what is stored: look at all of them
-            found += await self.store.find_runs(caller, OPEN, agent, limit=-1)
+            found += await self.store.find_runs(caller, OPEN, agent, limit=-1, projects=projects)
         shown = await self._with_shown_statuses(found)
         chosen = [record for record in shown if not wanted or record.status in wanted]
         return tuple(sorted(chosen, key=lambda record: -record.created)[:limit])
@@ -221,7 +237,7 @@ class TaskBook:
         if not answer.strip():
             raise RunRefused("an answer has words; say something, if only that you do not know")
         await self._record(run_id, caller)
-        if await self._exchanges.answer(run_id, message_id, answer):
+        if await self._exchanges.answer(run_id, message_id, answer, whom=whom(caller)):
             self._news.tell()
             return
         known = await self._exchanges.question(run_id, message_id)
@@ -229,7 +245,8 @@ class TaskBook:
             raise RunRefused(f"run {run_id} has asked no question {message_id!r}")
         if (await self._record(run_id, caller)).status in FINAL:
             raise RunRefused(f"run {run_id} has ended, so no agent is there to hear the answer")
-        raise RunRefused(f"question {message_id} has been answered already: {known.answer!r}")
+        by = " by default" * (known.answered_by == "default")
+        raise RunRefused(f"question {message_id} has been answered already{by}: {known.answer!r}")
 
     async def decide(
         self,
@@ -261,10 +278,14 @@ class TaskBook:
         late = []
         for call in sorted(approved | rejected):
             if call in rejected:
-                done = await self._exchanges.decide(run_id, call, "rejected", message=why)
+                done = await self._exchanges.decide(
+                    run_id, call, "rejected", message=why, whom=whom(caller)
+                )
             else:
                 edited = (inputs or {}).get(call)
-                done = await self._exchanges.decide(run_id, call, "approved", new_input=edited)
+                done = await self._exchanges.decide(
+                    run_id, call, "approved", new_input=edited, whom=whom(caller)
+                )
             if not done:
                 late.append(call)
         self._news.tell()
@@ -276,7 +297,7 @@ class TaskBook:
     async def tell(self, run_id: str, text: str, caller: str | None) -> bool:
         """Tell an agent something in the middle of its work; False if its run has ended."""
         await self._record(run_id, caller)
-        return await self._exchanges.order(run_id, "say", text)
+        return await self._exchanges.order(run_id, "say", text, whom(caller))
 
     async def follow_up(self, run_id: str, text: str, caller: str | None) -> Task:
         """The task that goes on where an ended run stopped; RunRefused if that is nowhere."""
@@ -293,6 +314,7 @@ class TaskBook:
             agent=record.agent,
             prompt=text,
             caller=record.caller,
+            project=record.project,
             workspace=record.workspace,
             session=session,
             parent_run_id=run_id,
@@ -303,7 +325,7 @@ class TaskBook:
     ) -> TaskView:
         """End a task, and see it end, unless that takes longer: it ends all the same."""
         await self._record(run_id, caller)
-        await self._exchanges.order(run_id, "cancel")
+        await self._exchanges.order(run_id, "cancel", whom=whom(caller))
         return await self.until_ended(run_id, caller, seconds=seconds)
 
     async def until_ended(self, run_id: str, caller: str | None, *, seconds: float) -> TaskView:
@@ -339,8 +361,12 @@ class TaskBook:
         return record
 
     async def _may_see(self, record: RunRecord, caller: str | None) -> bool:
-        """Who started it, or what it works for."""
-        if caller is None or record.caller == caller:
+        """Who started it, or what it works for, in the same project; the operator sees all."""
+        if caller is None:
+            return True
+        if self._project is not None and record.project != self._project:
+            return False
+        if record.caller == caller:
             return True
         above = await self.store.run(record.parent_run_id) if record.parent_run_id else None
         return above is not None and await self._may_see(above, caller)
@@ -364,6 +390,8 @@ def _view(
         caller=record.caller,
         status=record.status,
         reason=record.reason,
+        project=record.project,
+        window=record.window,
         prompt=record.prompt,
         created=record.created,
         ended=record.ended,

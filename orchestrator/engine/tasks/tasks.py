@@ -36,7 +36,9 @@ class Tasks:
 
     def __init__(self, service: Service) -> None:
         recall = service.copies.kept.recall
-        self.book = TaskBook(service.store, service.exchanges, service.news, service.alive, recall)
+        self.book = TaskBook(
+            service.store, service.exchanges, service.news, service.alive, recall, service.project
+        )
         """The tasks of all processes: to look at, wait for, answer and decide."""
         self._service = service
         self._held: dict[str, LiveRun] = {}

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestrator import __version__
+from orchestrator.domain.window import WINDOW
 from orchestrator.errors import OrchestratorError
 from orchestrator.surfaces.cli.agents import agents_app
 from orchestrator.surfaces.cli.changes import apply, show
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0, 2 for a command line that is wrong, else the error's code."""
     args = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in args
+    WINDOW.set("terminal")
     try:
         # With --json, what is wrong with the command line is told by us, and as JSON too.
         code = app(args=args, prog_name="orchestrator", standalone_mode=not as_json)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
 
+EveryProjectOption = Annotated[
+    bool, typer.Option("--all", help="Of every project, not only of the one this is called in.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 AgentsDirOption = Annotated[

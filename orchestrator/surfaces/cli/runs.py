@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import JsonOption, RunArgument
-from orchestrator.surfaces.text import one_line, print_lines, table
+from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, RunArgument
+from orchestrator.surfaces.text import one_line, print_lines, table, visible
 
 if TYPE_CHECKING:
     from orchestrator.domain.events import Event
@@ -39,6 +40,9 @@ MIN_PROMPT = 20
 """Of a prompt's first words, however narrow the terminal."""
 
 RUN_HEADINGS = ("RUN", "AGENT", "CALLER", "STATUS", "REASON", "WHEN", "TIME", "COST", "PROMPT")
+
+NO_PROJECT = "(none)"
+"""The project of what was made before there were projects."""
 
 
 UNITS = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -62,10 +66,11 @@ def runs(
         ),
     ] = None,
     agent: Annotated[str, typer.Option(metavar="NAME", help="Only those of this agent.")] = "",
+    all_: EveryProjectOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Keep the table up to date.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs, newest first."""
+    """List the runs of this project, newest first."""
     if context.invoked_subcommand is not None:
         return
     import anyio
@@ -75,18 +80,19 @@ def runs(
         if as_json or not sys.stdout.isatty():
             raise typer.BadParameter("--watch needs a terminal, and goes without --json")
         try:
-            anyio.run(_watch, limit, statuses, agent)
+            anyio.run(_watch, limit, statuses, agent, all_)
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
-    found = anyio.run(_runs, limit, statuses, agent)
+    found = anyio.run(_runs, limit, statuses, agent, all_)
     if as_json:
         print(json.dumps({"runs": [record.model_dump(mode="json") for record in found]}))
         return
     if not found:
-        print("no run is like that" if status or agent else "nothing has run yet")
+        nothing = "no run is like that" if status or agent else "nothing has run yet"
+        print(nothing if all_ else f"{nothing} in this project; --all looks at every project")
         return
     width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else 160
-    print_lines(runs_table(found, now=time.time(), width=width))
+    print_lines(runs_table(found, now=time.time(), width=width, projects=all_))
 
 
 @runs_app.command()
@@ -149,15 +155,21 @@ def logs(
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-async def _runs(limit: int, statuses: Sequence[RunStatus], agent: str) -> tuple[RunRecord, ...]:
+async def _runs(
+    limit: int, statuses: Sequence[RunStatus], agent: str, all_: bool
+) -> tuple[RunRecord, ...]:
     from orchestrator.settings import read_settings
     from orchestrator.state import open_book
 
-    async with open_book(read_settings()) as book:
-        return await book.records(statuses=statuses, agent=agent, limit=limit, results=True)
+    settings = read_settings()
+    projects = None if all_ else (settings.project, "")
+    async with open_book(settings) as book:
+        return await book.records(
+            statuses=statuses, agent=agent, limit=limit, projects=projects, results=True
+        )
 
 
-async def _watch(limit: int, statuses: Sequence[RunStatus], agent: str) -> None:
+async def _watch(limit: int, statuses: Sequence[RunStatus], agent: str, all_: bool) -> None:
     import anyio
     from rich.console import Console
     from rich.live import Live
@@ -167,13 +179,18 @@ async def _watch(limit: int, statuses: Sequence[RunStatus], agent: str) -> None:
     from orchestrator.state import open_book
 
     console = Console(highlight=False)
-    async with open_book(read_settings()) as book:
+    settings = read_settings()
+    projects = None if all_ else (settings.project, "")
+    async with open_book(settings) as book:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
                 await book.settle()
                 rows = max(1, min(limit, console.height - 2))
-                found = await book.records(statuses=statuses, agent=agent, limit=rows, results=True)
-                lines = list(runs_table(found, now=time.time(), width=console.width))
+                found = await book.records(
+                    statuses=statuses, agent=agent, limit=rows, projects=projects, results=True
+                )
+                drawn = runs_table(found, now=time.time(), width=console.width, projects=all_)
+                lines = list(drawn)
                 live.update(Text("\n".join(lines), no_wrap=True), refresh=True)
                 await anyio.sleep(WATCH_SECONDS)
 
@@ -236,10 +253,22 @@ async def _follow(run_id: str, follow: bool, show: Show | None) -> tuple[RunReco
             await anyio.sleep(FOLLOW_SECONDS)
 
 
-def runs_table(records: Sequence[RunRecord], *, now: float, width: int) -> Iterator[str]:
-    """A heading and a line for each run; the prompt gets the room that is left."""
+def runs_table(
+    records: Sequence[RunRecord], *, now: float, width: int, projects: bool = False
+) -> Iterator[str]:
+    """A heading and a line for each run, and its project if those of several are listed; the
+    prompt gets the room that is left.
+    """
     rows = [RUN_HEADINGS, *(_row(record, now) for record in records)]
+    if projects:
+        names = ["PROJECT", *(project_name(record.project) for record in records)]
+        rows = [(row[0], name, *row[1:]) for row, name in zip(rows, names, strict=True)]
     return table(rows, width=width, least=MIN_PROMPT)
+
+
+def project_name(project: str) -> str:
+    """A project as people know it: the name of its folder."""
+    return visible(Path(project).name or project) or NO_PROJECT
 
 
 def _row(record: RunRecord, now: float) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.surfaces.cli.options import JsonOption, print_either
-from orchestrator.surfaces.text import print_lines, span, table
+from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, print_either
+from orchestrator.surfaces.cli.runs import NO_PROJECT, project_name
+from orchestrator.surfaces.text import print_lines, span, table, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,18 +31,19 @@ SessionArgument = Annotated[
 
 
 @sessions_app.command("list")
-def list_(*, as_json: JsonOption = False) -> None:
-    """List the sessions, the last used one first."""
+def list_(*, all_: EveryProjectOption = False, as_json: JsonOption = False) -> None:
+    """List the sessions of this project, and those of none, the last used one first."""
     import anyio
 
-    rows = anyio.run(_rows)
+    rows = anyio.run(_rows, all_)
     if as_json:
         print(json.dumps({"sessions": [row.model_dump(mode="json") for row in rows]}))
         return
     if not rows:
-        print("no session has begun yet")
+        here = "" if all_ else " in this project; --all looks at every project"
+        print(f"no session has begun yet{here}")
         return
-    print_lines(sessions_table(rows, now=time.time()))
+    print_lines(sessions_table(rows, now=time.time(), projects=all_))
 
 
 @sessions_app.command("show")
@@ -55,6 +57,7 @@ def show_session(session: SessionArgument, *, as_json: JsonOption = False) -> No
         return
     fields = (
         ("session", row.key.text),
+        ("project", visible(row.key.project) or NO_PROJECT),
         ("state", row.state),
         ("conversation", row.conversation or "(none yet)"),
         ("calls", str(row.runs)),
@@ -84,11 +87,33 @@ def rm(session: SessionArgument, *, as_json: JsonOption = False) -> None:
     print_either(as_json, {"session": key, "removed": done}, text)
 
 
-def sessions_table(rows: Sequence[SessionRow], *, now: float) -> Iterator[str]:
-    """A heading and a line for each session."""
+@sessions_app.command()
+def adopt(session: SessionArgument, *, as_json: JsonOption = False) -> None:
+    """Have this project take over a session from before sessions belonged to projects."""
+    import anyio
+
+    from orchestrator.errors import SessionRefused
+
+    key, done = anyio.run(_adopt, session)
+    if not done:
+        raise SessionRefused(
+            f"{key} cannot be taken over: there is no such session without a project, or this "
+            "project has one of that name (`orchestrator sessions list` shows them)"
+        )
+    print_either(as_json, {"session": key, "adopted": True}, f"{key} belongs to this project now")
+
+
+def sessions_table(
+    rows: Sequence[SessionRow], *, now: float, projects: bool = False
+) -> Iterator[str]:
+    """A heading and a line for each session; where those of several projects or of none are listed,
+    with its project.
+    """
+    projects = projects or any(not row.key.project for row in rows)
     cells = (
         (
             row.key.text,
+            *((project_name(row.key.project),) * projects),
             row.state,
             str(row.runs),
             f"{span(now - row.used)} ago",
@@ -96,17 +121,20 @@ def sessions_table(rows: Sequence[SessionRow], *, now: float) -> Iterator[str]:
         )
         for row in rows
     )
-    return table([SESSION_HEADINGS, *cells])
+    first, *rest = SESSION_HEADINGS
+    return table([(first, *(("PROJECT",) * projects), *rest), *cells])
 
 
 def _found(rows: Sequence[SessionRow], text: str) -> SessionRow:
     from orchestrator.errors import SessionRefused
 
     key = _key(text)
-    for row in rows:
-        if row.key == key:
-            return row
-    known = ", ".join(row.key.text for row in rows) or "none"
+    for wanted in (key, key.model_copy(update={"project": ""})):  # of this project, or of none
+        for row in rows:
+            if row.key == wanted:
+                return row
+    known = ", ".join(row.key.text for row in rows if row.key.project in ("", key.project))
+    known = known or "none"
     raise SessionRefused(f"there is no session {key.text!r}; known: {known}")
 
 
@@ -116,14 +144,22 @@ def _key(text: str) -> SessionKey:
 
     agent, _, rest = text.partition("/")
     caller, _, name = rest.partition("/")
-    return SessionKey(agent=agent, caller=caller or read_settings().caller, name=name or "default")
+    settings = read_settings()
+    return SessionKey(
+        project=settings.project,
+        agent=agent,
+        caller=caller or settings.caller,
+        name=name or "default",
+    )
 
 
-async def _rows() -> tuple[SessionRow, ...]:
+async def _rows(all_: bool = True) -> tuple[SessionRow, ...]:
     from orchestrator.settings import read_settings
     from orchestrator.state import living_sessions
 
-    return await living_sessions(read_settings())
+    settings = read_settings()
+    rows = await living_sessions(settings)
+    return tuple(row for row in rows if all_ or row.key.project in ("", settings.project))
 
 
 async def _stop(text: str) -> tuple[str, bool]:
@@ -139,6 +175,17 @@ async def _remove(text: str) -> tuple[str, bool]:
     from orchestrator.app import open_orchestrator
     from orchestrator.settings import read_settings
 
-    key = _key(text)
     async with open_orchestrator(read_settings()) as service:
-        return key.text, await service.sessions.remove(key)
+        key = _key(text)
+        known = {row.key for row in await service.sessions.list()}
+        unclaimed = key.model_copy(update={"project": ""})
+        chosen = unclaimed if key not in known and unclaimed in known else key
+        return key.text, await service.sessions.remove(chosen)
+
+
+async def _adopt(text: str) -> tuple[str, bool]:
+    from orchestrator.settings import read_settings
+    from orchestrator.state import adopt_session
+
+    key = _key(text)
+    return key.text, await adopt_session(read_settings(), key)

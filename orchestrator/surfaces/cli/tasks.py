@@ -16,6 +16,7 @@ import typer
 
 from orchestrator.surfaces.cli.options import (
     AgentsDirOption,
+    EveryProjectOption,
     JsonOption,
     RunArgument,
     print_either,
@@ -45,9 +46,11 @@ AllOption = Annotated[bool, typer.Option("--all", help="All that wait at this mo
 T = TypeVar("T")
 
 
-def pending(*, as_json: JsonOption = False) -> None:
-    """List the questions that wait for an answer and the tool calls that wait to be approved."""
-    questions, approvals, agents = _on_book(_asking)
+def pending(*, all_: EveryProjectOption = False, as_json: JsonOption = False) -> None:
+    """List the questions of this project's runs that wait for an answer, and the tool calls that
+    wait to be approved.
+    """
+    questions, approvals, agents = _on_book(lambda book: _asking(book, all_=all_))
     if as_json:
         print(json.dumps({"questions": _dumped(questions), "approvals": _dumped(approvals)}))
         return
@@ -190,12 +193,20 @@ def _on_book(do: Callable[[TaskBook], Awaitable[T]]) -> T:
 
 
 async def _asking(
-    book: TaskBook,
+    book: TaskBook, *, all_: bool
 ) -> tuple[tuple[Question, ...], tuple[Approval, ...], dict[str, str]]:
+    from orchestrator.settings import read_settings
+
+    project = None if all_ else read_settings().project
     questions, approvals = await book.asking()
     run_ids = {each.run_id for each in questions} | {each.run_id for each in approvals}
-    agents = {run_id: (await book.view(run_id)).agent for run_id in run_ids}
-    return questions, approvals, agents
+    views = [await book.view(run_id) for run_id in run_ids]
+    agents = {view.run_id: view.agent for view in views if project in (None, view.project)}
+    return (
+        tuple(each for each in questions if each.run_id in agents),
+        tuple(each for each in approvals if each.run_id in agents),
+        agents,
+    )
 
 
 async def _tell(book: TaskBook, run_id: str, text: str) -> Task | None:
@@ -210,6 +221,8 @@ def question_lines(question: Question, agent: str, now: float) -> Iterator[str]:
     left = span(question.deadline - now)
     yield f"{question.run_id}: {agent} asks ({question.message_id}; answers itself in {left})"
     yield from _indented(question.question)
+    yield "  without an answer, it goes by this:"
+    yield from _indented(question.default_answer)
     yield f"  {command('reply', question.run_id, question.message_id, 'ANSWER')}"
 
 
@@ -222,9 +235,13 @@ def approval_lines(approval: Approval, agent: str, now: float) -> Iterator[str]:
     yield f"  {command('approve', approval.run_id, call)}    or reject"
 
 
-def input_line(given: object) -> str:
-    """A tool call's input, which says so if it is not all there."""
+def input_line(given: object, chars: object = 0) -> str:
+    """A tool call's input, which says so if it is not all there.
+
+    `chars` is how many characters it has as JSON, where what is given may have been cut before.
+    """
     beginning, more = cut_json(given, TERMINAL_INPUT_CHARS)
+    more = max(more, (chars if isinstance(chars, int) else 0) - len(beginning))
     return f"{beginning}… and {more} characters more (pending --json)" if more else beginning
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from orchestrator.surfaces.cli.tasks import input_line
-from orchestrator.surfaces.text import command, named
+from orchestrator.surfaces.text import command, named, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,11 +81,13 @@ class TypedAnswers:
         if self._can_type():
             termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed was not meant for this
         if event.kind == "asked":
+            default = str(event.data.get("default_answer", ""))
+            self._say(f"without an answer, it goes by this: {one_line(default)}")
             here = f"type the answer to {which} here, or " * self._can_type()
             self._say(f"{here}`{command('reply', self._run_id, which, 'ANSWER')}`")
         else:
             here = f"y or n to {named(which)}, or " * self._can_type()
-            self._say(input_line(event.data.get("input")))
+            self._say(input_line(event.data.get("input"), event.data.get("input_chars")))
             self._say(f"{here}`{command('approve', self._run_id, which)}`, or reject")
 
     async def _typed(self, which: str) -> str | None:

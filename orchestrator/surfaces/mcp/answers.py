@@ -41,6 +41,9 @@ MODEL_INPUT_CHARS = 8000
 PROMPT_CHARS = 60
 """Of a prompt in a table."""
 
+ASKED_FIELDS = {"message_id", "question", "asked", "deadline", "default_answer"}
+"""Of a question that waits."""
+
 TASK_HEADINGS = ("Task", "Status", "Agent", "Started", "Seconds", "Prompt")
 
 
@@ -123,10 +126,7 @@ def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dic
         "status": view.status,
     }
     if view.questions:
-        said["questions"] = [
-            each.model_dump(include={"message_id", "question", "asked", "deadline"})
-            for each in view.questions
-        ]
+        said["questions"] = [each.model_dump(include=ASKED_FIELDS) for each in view.questions]
     if view.approvals:
         said["pending_tool_calls"] = [
             {
@@ -152,6 +152,8 @@ def details(view: TaskView) -> dict[str, object]:
     return {
         **document(view, whole=True),
         "prompt": view.prompt,
+        "project": view.project,
+        "window": view.window,
         "created": view.created,
         "ended": view.ended,
         "parent_run_id": view.parent_run_id,
@@ -182,6 +184,8 @@ def _standing(view: TaskView) -> Iterator[str]:
     for question in view.questions:
         yield f"It asks ({question.message_id}):"
         yield from said_lines(question.question)
+        yield "Without an answer in time, it goes by this:"
+        yield from said_lines(question.default_answer)
     for call in view.approvals:
         yield f"It wants to use {named(call.tool)} ({named(call.call_id)}):"
         yield from said_lines(_json(shown_input(call)))
@@ -281,7 +285,8 @@ def tasks_table(views: Sequence[TaskView]) -> str:
 
 def listed(view: TaskView) -> dict[str, object]:
     """A line of the table, for programs."""
-    fields = {"run_id", "agent", "status", "reason", "prompt", "created", "ended"}
+    fields = {"run_id", "agent", "status", "reason", "window", "prompt", "created", "ended"}
+    fields |= {"parent_run_id"} if view.parent_run_id else set()
     said = view.model_dump(mode="json", include=fields)
     return {**said, "prompt": shortened(view.prompt, LINE_CHARS)}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import new_class
 from typing import Annotated, Any
 
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from pydantic import BeforeValidator, ValidationError
 
@@ -14,6 +15,8 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
 from orchestrator.errors import CallInvalid, MountRefused
+from orchestrator.surfaces.mcp.answers import refusal
+from orchestrator.surfaces.text import named
 
 OptionalText = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
 """Many a model writes null for what it leaves out."""
@@ -24,15 +27,38 @@ OptionalFlag = Annotated[bool, BeforeValidator(lambda given: False if given is N
 MAX_IDS = 100
 """Of the tasks that one call may name."""
 
+MAX_WRONG = 5
+"""Of what is wrong with a call, told at once."""
+
 WhoCalls = Callable[[], str]
 """Who is calling: known from the server's entry or the token, never from an argument."""
 
 
-def strict(tool: Tool) -> Tool:
+class StrictTool(Tool):
+    """A tool that says what is wrong with a call's arguments in sentences of ours."""
+
+    async def run(
+        self, arguments: dict[str, Any], context: Context[Any], convert_result: bool = False
+    ) -> Any:
+        wrong = _half_characters(arguments)
+        try:
+            if not wrong:
+                self.fn_metadata.validate_arguments(arguments)
+        except ValidationError as exc:
+            wrong = wrong_arguments(exc)
+        if not wrong:
+            return await super().run(arguments, context, convert_result)
+        there = ", ".join(self.parameters.get("properties", {})) or "no arguments"
+        answer = refusal(CallInvalid(f"{wrong}. {self.name} takes {there}"))
+        return self.fn_metadata.convert_result(answer) if convert_result else answer
+
+
+def strict(loose_tool: Tool) -> Tool:
     """Refuse arguments that the tool does not have, which the SDK would drop without a word.
 
     What models read of every tool in every conversation is made short, too.
     """
+    tool = StrictTool(**{name: getattr(loose_tool, name) for name in Tool.model_fields})
     loose = tool.fn_metadata.arg_model
     tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
     tool.parameters = {**_terse(tool.parameters, {"title"}), "additionalProperties": False}
@@ -78,9 +104,40 @@ def asked_task(
             after=after,
         )
     except ValidationError as exc:
-        said = [(error["loc"][0], error["msg"]) for error in exc.errors()]
-        wrong = [f"{name}: {text.removeprefix('Value error, ')}" for name, text in said]
-        raise CallInvalid("; ".join(wrong)) from exc
+        raise CallInvalid(wrong_arguments(exc)) from exc
+
+
+def wrong_arguments(exc: ValidationError) -> str:
+    """What is wrong with which argument, for the caller to correct."""
+    errors = exc.errors(include_url=False, include_context=False, include_input=False)
+    said = dict.fromkeys(
+        _wrong(named(".".join(map(str, each["loc"]))), each["type"], each["msg"]) for each in errors
+    )
+    more = len(said) - MAX_WRONG
+    return "; ".join([*list(said)[:MAX_WRONG], *([f"and {more} more"] * (more > 0))])
+
+
+def _wrong(where: str, kind: str, text: str) -> str:
+    if kind == "missing":
+        return f"{where} is missing"
+    if kind == "extra_forbidden":
+        return f"there is no argument {where}"
+    return f"{where}: {text.removeprefix('Value error, ')}"
+
+
+def _half_characters(value: object, where: str = "") -> str:
+    """Of a text that no store and no program takes: JSON can write half of a pair by its number."""
+    if isinstance(value, str):
+        whole = value.isascii() or value == value.encode(errors="replace").decode()
+        return "" if whole else f"{named(where)}: holds half a character, and texts have whole ones"
+    parts: Iterable[tuple[str, object]] = ()
+    if isinstance(value, dict):
+        parts = ((f"{where}.{key}".strip("."), part) for key, part in value.items())
+        if any(map(_half_characters, value)):
+            return f"{named(where)}: has a name that holds half a character"
+    elif isinstance(value, list):
+        parts = ((where, part) for part in value)
+    return next(filter(None, (_half_characters(part, name) for name, part in parts)), "")
 
 
 def absolute(text: str) -> Path:

@@ -6,6 +6,7 @@ answer that its name has elsewhere, and does what our own tools do.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.output import fenced
 from orchestrator.surfaces.event_lines import plain_line
-from orchestrator.surfaces.mcp.answers import errors_as_answers, next_step, plain
+from orchestrator.surfaces.mcp.answers import errors_as_answers, next_step, plain, shown_input
 from orchestrator.surfaces.mcp.arguments import (
     OptionalText,
     WhoCalls,
@@ -135,7 +136,11 @@ class Compatibility:
                 lines += ["", "PENDING:"]
                 for asked in view.questions:
                     lines += [f"[{asked.message_id}]", *said_lines(asked.question)]
-                lines += [f"[{named(call.call_id)}] {named(call.tool)}" for call in view.approvals]
+                    lines.append("Without an answer in time, it goes by this:")
+                    lines += said_lines(asked.default_answer)
+                for call in view.approvals:
+                    lines.append(f"[{named(call.call_id)}] {named(call.tool)}")
+                    lines += said_lines(json.dumps(shown_input(call), ensure_ascii=False))
                 lines.append(f"To go on: {next_step(view)}")
             return plain("\n".join(lines), await self._metadata(view))
 
@@ -161,7 +166,8 @@ class Compatibility:
             if question is None:
                 raise RunRefused(f"run {runId} has asked no question {messageId!r}")
             message = _message(question)
-            return plain(f"{messageId}: {question.status}", message)
+            by = " (by default)" * (question.answered_by == "default")
+            return plain(f"{messageId}: {question.status}{by}", message)
 
         return check_message_status
 
@@ -239,8 +245,10 @@ def _message(question: Question) -> dict[str, object]:
         "messageId": question.message_id,
         "questionContent": question.question,
         "questionTimestamp": _time(question.asked),
+        "defaultAnswer": question.default_answer,
         "answerContent": question.answer,
         "answerTimestamp": _time(question.answered),
+        "answeredBy": question.answered_by or None,
         "messageStatus": question.status,
     }
 

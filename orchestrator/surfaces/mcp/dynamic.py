@@ -12,7 +12,13 @@ from pydantic import Field, ValidationError
 from orchestrator.access import Wish
 from orchestrator.errors import CallInvalid
 from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers
-from orchestrator.surfaces.mcp.arguments import OptionalText, WhoCalls, asked_task, strict
+from orchestrator.surfaces.mcp.arguments import (
+    OptionalText,
+    WhoCalls,
+    asked_task,
+    strict,
+    wrong_arguments,
+)
 from orchestrator.surfaces.mcp.waiting import Waiting
 
 MAX_STEPS = 30
@@ -45,8 +51,7 @@ def dynamic_tool(template: str, waiting: Waiting, who_calls: WhoCalls) -> Tool:
                 sandboxed=enable_sandbox,
             )
         except ValidationError as exc:
-            wrong = [f"{error['loc'][0]}: {error['msg']}" for error in exc.errors()]
-            raise CallInvalid("; ".join(wrong)) from exc
+            raise CallInvalid(wrong_arguments(exc)) from exc
         return await waiting.run(ctx, task, wish=wish)
 
     runs = t.ToolAnnotations(title="Make a subagent", destructive_hint=False, open_world_hint=True)

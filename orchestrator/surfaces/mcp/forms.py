@@ -43,7 +43,10 @@ def approval_form(call: Approval) -> t.ElicitRequest:
 
 def question_words(question: Question) -> str:
     """An agent may write anything: a person should see who speaks."""
-    return f"A subagent (run {question.run_id}) asks:\n\n{visible(question.question)}"
+    return (
+        f"A subagent (run {question.run_id}) asks:\n\n{visible(question.question)}\n\n"
+        f"Without an answer in time, it goes by this:\n\n{visible(question.default_answer)}"
+    )
 
 
 def _form(message: str, fields: type[BaseModel]) -> t.ElicitRequest:

@@ -36,6 +36,7 @@ from orchestrator.surfaces.mcp.resources import RunResources
 from orchestrator.surfaces.mcp.task_extension import TaskExtension
 from orchestrator.surfaces.mcp.tasks import BIG, task_tools
 from orchestrator.surfaces.mcp.waiting import Waiting
+from orchestrator.surfaces.mcp.windows import Windows
 from orchestrator.surfaces.text import quoted
 from orchestrator.workspace.applying.apply import Applied
 
@@ -78,6 +79,7 @@ def build_server(
         subscriptions=bus,
         extensions=[extension],
         middleware=[
+            Windows().note,
             agents.remember,
             _describe_agents(service, who_calls),
             runs.serve,

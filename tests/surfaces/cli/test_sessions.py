@@ -140,7 +140,8 @@ def test_what_is_no_session_is_told_in_a_sentence(
 
 def test_the_table_says_how_long_ago_and_how_long_still() -> None:
     row = SessionRow(
-        key=SessionKey(agent="a", caller="main"),
+        key=SessionKey(project="/p", agent="a", caller="main"),
+        kept="k",
         state="resting",
         owner="o",
         conversation="c",

@@ -1,0 +1,18 @@
+"""Which client of a caller acts: for people to tell apart, never for access.
+
+A surface sets it for each call, and what is written down of the call takes it from here: it goes
+through every verb, and none of them decides by it.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+WINDOW: ContextVar[str] = ContextVar("window", default="")
+"""Such as `claude-code 4f1c`, or `terminal`."""
+
+
+def whom(caller: str | None) -> str:
+    """Who acts at this moment, for people: a caller, or None for the operator, and its window."""
+    window = WINDOW.get()
+    return f"{caller or 'operator'}{f', {window}' * bool(window)}"
