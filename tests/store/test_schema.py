@@ -26,7 +26,7 @@ from orchestrator.surfaces.cli.main import main
 UNNUMBERED = (Path(__file__).parent / "unnumbered.sql").read_text()
 """A store as the version before the migrations wrote it."""
 
-ONE_MORE = ("ALTER TABLE runs ADD COLUMN project TEXT NOT NULL DEFAULT 'none'",)
+ONE_MORE = ("ALTER TABLE runs ADD COLUMN colour TEXT NOT NULL DEFAULT 'none'",)
 """A migration that fails where it has been applied already."""
 
 AT_ONCE = 6
@@ -206,8 +206,8 @@ async def test_one_more_entry_is_one_more_migration(
     for _ in range(2):
         with opened(path) as store:
             assert len(await store.find_runs()) == 9
-            rows = await store.database.select("SELECT DISTINCT project FROM runs")
-            assert [row["project"] for row in rows] == ["none"]
+            rows = await store.database.select("SELECT DISTINCT colour FROM runs")
+            assert [row["colour"] for row in rows] == ["none"]
             await store.add_run(Task(agent="a", prompt="p", run_id="r-new"))
             await store.remove(["r-new"])
 

@@ -11,7 +11,7 @@ from mcp.server import ServerRequestContext
 
 from orchestrator.domain.window import WINDOW
 
-NAME_CHARS = 40
+CLIENT_CHARS = 40
 ID_DIGITS = 4
 
 SESSION_HEADER = "mcp-session-id"
@@ -45,4 +45,4 @@ class Windows:
 
 def _in_form(name: str) -> str:
     """A client's name is its own choice: letters, digits and a few marks are taken of it."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:NAME_CHARS].strip("-")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:CLIENT_CHARS].strip("-")
