@@ -16,7 +16,6 @@ from orchestrator.domain.task import Task
 from orchestrator.gateway.http.server import HttpRequest
 from orchestrator.gateway.model.scripted import Script
 from orchestrator.settings import read_settings
-from orchestrator.store.session_rows import SessionKey
 from tests.attacks.mark import attack
 from tests.attacks.rig import PATIENCE
 from tests.engine import test_hostile_workspace as hostile
@@ -179,10 +178,9 @@ async def test_what_was_planted_in_a_home_does_not_act_in_the_next_call(keeping:
         {"text": "{last_tool_result}"},
     ]
     service = keeping.service(steps, each_task=True, session=True)
-    key = SessionKey(agent="worker", caller="main")
     with anyio.fail_after(PATIENCE):
         first = await service.run(Task(agent="worker", prompt=PLANT))
-        assert await keeping.sessions.stop(key)
+        assert await keeping.sessions.stop(keeping.key)
         second = await service.run(Task(agent="worker", prompt=LOOK), keeping.events.append)
     assert (first.status, first.result) == ("completed", "planted"), first
     assert (second.status, second.reason) == ("completed", "ok"), second

@@ -70,7 +70,9 @@ async def sessions(stage: Stage) -> tuple[Row, ...]:
                                 times = await calls[who]()
                                 if turn:  # the first one starts the container
                                     taken[who].append(times)
-                    key = SessionKey(agent="bench", caller="main", name=session)
+                    key = SessionKey(
+                        project=service.project, agent="bench", caller="main", name=session
+                    )
                     await service.sessions.remove(key)
     ours, what = taken["ours"], "next turn of a session"
     return (

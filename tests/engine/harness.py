@@ -24,7 +24,7 @@ from orchestrator.gateway.model.service import ModelService
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.settings import read_settings
 from orchestrator.store.runs import Store
-from orchestrator.store.session_rows import SessionRows
+from orchestrator.store.session_rows import SessionKey, SessionRows
 from tests.engine.spares.watched_pool import WatchedPool
 
 Steps = Sequence[dict[str, object]]
@@ -69,6 +69,11 @@ class Harness:
         """ORCHESTRATOR_SECRET_NAME -> value."""
         self.ca_certificates = ""
         self.events: list[Event] = []
+
+    @property
+    def key(self) -> SessionKey:
+        """The usual session of the usual caller."""
+        return SessionKey(project=self._settings.project, agent="worker", caller="main")
 
     def service(self, steps: Steps, *, each_task: bool = False, **fields: object) -> Service:
         """A service with one agent, called "worker", whose model plays these steps."""

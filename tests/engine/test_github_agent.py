@@ -29,7 +29,6 @@ from tests.gateway.secrets.git_server import Exchange, GitServer, git_server, ht
 
 PATIENCE = 170
 
-KEY = SessionKey(agent="github", caller="main")
 
 DOES_WHAT_IT_IS_TOLD: Steps = [
     {"tool": "Bash", "input": {"command": "{last_user_text}"}},
@@ -192,8 +191,9 @@ async def test_one_checkout_serves_many_calls_and_ends_in_a_pull_request(
 
         async with orchestrator(runtime, image, tmp_path, there) as harness:
             await told(harness, "acme/widget: the ending is pull request 8", REMEMBERS)
-            assert [row.key for row in await harness.sessions.list()] == [KEY]
-            assert await harness.sessions.remove(KEY)
+            (row,) = await harness.sessions.list()
+            assert row.key == key_of(harness)
+            assert await harness.sessions.remove(row.key)
 
     assert memory.read_text() == "acme/widget: the ending is pull request 8"
     assert there.pulls == [
@@ -216,9 +216,13 @@ async def test_one_checkout_serves_many_calls_and_ends_in_a_pull_request(
     assert [shape for shape in shapes(token) if shape.encode() in everything] == []
 
 
+def key_of(harness: Harness) -> SessionKey:
+    return harness.key.model_copy(update={"agent": "github"})
+
+
 async def searched(harness: Harness, token: str) -> list[str]:
     """Where in the session's container the token is, and where a canary is that was left there."""
-    place = harness.sessions._live[KEY].place
+    place = harness.sessions._live[key_of(harness)].place
     assert place is not None
     canary = f"canary-{secrets.token_hex(8)}"
     script = f"printf %s {canary[:6]}$REST > canary; " + search(*shapes(token), canary)

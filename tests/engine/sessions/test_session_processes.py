@@ -18,6 +18,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from orchestrator.app import open_orchestrator, open_runtime
 from orchestrator.domain.container import WORKSPACE
 from orchestrator.domain.result import RunResult
+from orchestrator.engine.service import Service
 from orchestrator.engine.sessions import sessions
 from orchestrator.errors import NameTaken
 from orchestrator.store.session_rows import SessionKey
@@ -33,7 +34,10 @@ STEPS = [
 ]
 """The agent does what it is told, and says what it was told so far."""
 
-KEY = SessionKey(agent="worker", caller="main")
+
+def key_of(service: Service) -> SessionKey:
+    return SessionKey(project=service.project, agent="worker", caller="main")
+
 
 FOR_EVER = "python3 -c 'import time; time.sleep(3600)'"
 
@@ -181,7 +185,7 @@ async def test_a_session_in_use_elsewhere_is_refused_after_a_while(
         await first.until("tool_call")
         async with open_orchestrator(stage.settings, stage.env) as service:
             with anyio.fail_after(PATIENCE), pytest.raises(NameTaken, match="try again later"):
-                await service.sessions.let_go(KEY)
+                await service.sessions.let_go(key_of(service))
         await until_inside(stage, "touch go")
         await first.result()
 
@@ -219,7 +223,7 @@ async def test_an_expired_session_is_removed_by_whoever_sweeps(
         runtime = await engine_of(service)
         assert await runtime.list() == ()
         volumes = await runtime.engine.call(runtime.engine.api.volumes)
-        name = runtime._kept_name(KEY.text)
+        name = runtime._kept_name(key_of(service).kept)
         assert not [v for v in volumes["Volumes"] or () if v["Name"].startswith(name)]
 
 

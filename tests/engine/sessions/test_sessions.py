@@ -19,7 +19,6 @@ from orchestrator.engine.service import Service
 from orchestrator.engine.sessions import sessions
 from orchestrator.engine.sessions.memory import MEMORY_BYTES, Memory
 from orchestrator.errors import SessionRefused
-from orchestrator.store.session_rows import SessionKey
 from tests.engine.harness import Harness, Steps
 
 PATIENCE = 170
@@ -28,8 +27,6 @@ DOES_WHAT_IT_IS_TOLD: Steps = [
     {"tool": "Bash", "input": {"command": "{last_user_text}"}},
     {"text": "{last_tool_result} | {user_texts}"},
 ]
-
-KEY = SessionKey(agent="worker", caller="main")
 
 
 @pytest.fixture
@@ -71,7 +68,7 @@ async def test_the_next_call_knows_what_was_said_and_finds_what_was_written(
 async def test_a_stopped_session_takes_up_its_conversation_again(harness: Harness) -> None:
     service = remembering(harness)
     first = await told(service, "echo blue > colour; echo done")
-    assert await harness.sessions.stop(KEY)
+    assert await harness.sessions.stop(harness.key)
     assert [row.state for row in await harness.sessions.list()] == ["stopped"]
 
     second = await told(service, "cat colour")
@@ -104,10 +101,10 @@ async def test_an_idle_container_stops_and_an_old_one_is_removed(
     (kept,) = await runtime.list()
     assert (kept.kind, kept.status) == ("kept", "exited")
 
-    assert await harness.sessions.remove(KEY)
+    assert await harness.sessions.remove(harness.key)
     assert await runtime.list() == ()
     assert await harness.sessions.list() == ()
-    assert not await harness.sessions.remove(KEY)
+    assert not await harness.sessions.remove(harness.key)
 
 
 async def test_memory_that_ran_out_in_one_call_is_not_the_reason_for_the_end_of_another(
@@ -184,8 +181,8 @@ async def test_a_conversation_that_is_gone_begins_anew_and_the_result_says_so(
 ) -> None:
     service = remembering(harness)
     first = await told(service, "echo blue > colour; echo done")
-    assert await harness.sessions.stop(KEY)
-    assert await runtime.forget(KEY.text)
+    assert await harness.sessions.stop(harness.key)
+    assert await runtime.forget(harness.key.kept)
 
     second = await told(service, "cat colour 2>&1 || true")
     assert "No such file" in str(second.result)
@@ -345,7 +342,7 @@ async def test_a_session_that_was_removed_begins_with_a_new_copy(
 
     assert await changed("echo 1 > one") == ["added one"]
     assert await changed("echo 2 > two") == ["added one", "added two"]
-    await harness.sessions.remove(KEY)
+    await harness.sessions.remove(harness.key)
     assert await changed("ls -a; echo 3 > three") == ["added three"]
 
 
@@ -365,7 +362,7 @@ async def test_a_copy_in_a_session_outlives_the_process_that_made_it(
         return [f"{file.change} {file.path}" for file in result.changed_files]
 
     assert await changed(harness, "echo 1 > one; echo > x.log") == ["added one"]
-    await harness.sessions.stop(KEY)
+    await harness.sessions.stop(harness.key)
     another = Harness(runtime, image, tmp_path)
     async with another.sessions:
         seen = await changed(another, "echo 2 >> one; rm keep.txt")
