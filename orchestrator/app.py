@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio.to_thread
 
 from orchestrator import output
+from orchestrator.access import known_caller
 from orchestrator.catalog import AgentsDir, load_catalog
 from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.mounts import MountPolicy
@@ -148,6 +149,15 @@ async def open_tasks(settings: Settings) -> AsyncIterator[tuple[Service, Tasks]]
     """An orchestrator, and the runs that go on in it by themselves."""
     async with open_orchestrator(settings) as service, Tasks(service) as tasks:
         yield service, tasks
+
+
+def own_caller(settings: Settings, named: str = "") -> str:
+    """Who calls through this process, by its user's own hand or by a client that he started."""
+    return known_caller(
+        named or settings.named_caller,
+        settings.caller,
+        deny_missing=settings.deny_on_missing_caller,
+    )
 
 
 class ShownPlan(NamedTuple):

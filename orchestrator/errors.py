@@ -146,6 +146,10 @@ class CallerRefused(CallerError):
     code = "caller_refused"
 
 
+class CallerMissing(CallerError):
+    code = "caller_missing"
+
+
 class RunNotFound(CallerError):
     code = "run_not_found"
 

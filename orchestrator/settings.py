@@ -67,6 +67,10 @@ class Settings(Frozen):
     """ORCHESTRATOR_BASE_IMAGE: build on this Debian or Ubuntu image instead of the default."""
     caller: str = "main"
     """ORCHESTRATOR_CALLER: who calls through this process, unless a token says otherwise."""
+    callers: tuple[str, ...] = ()
+    """ORCHESTRATOR_CALLERS: who calls besides main, default, agents and the names of tokens."""
+    deny_on_missing_caller: bool = False
+    """ORCHESTRATOR_DENY_ON_MISSING_CALLER: refuse whoever calls without a name."""
     scripted: bool = False
     """ORCHESTRATOR_SCRIPTED: let each agent's script.yaml play the model; for demos and tests."""
     http_tokens: dict[str, SecretStr] = {}
@@ -101,6 +105,17 @@ class Settings(Frozen):
     """CLAUDE_CODE_OAUTH_TOKEN: a bearer token from a login."""
     anthropic_base_url: str = ANTHROPIC_BASE_URL
     """ANTHROPIC_BASE_URL: where model requests go."""
+
+    @property
+    def named_caller(self) -> str:
+        """The caller that the operator has named for this process; "" if he has named none."""
+        named = "caller" in self.model_fields_set and self.caller != "default"
+        return self.caller if named else ""
+
+    @property
+    def known_callers(self) -> tuple[str, ...]:
+        """Who may call, as far as the settings say; agents call too, by their names."""
+        return tuple(dict.fromkeys(("main", "default", *self.callers, *self.http_tokens)))
 
     @property
     def project(self) -> str:
@@ -154,7 +169,23 @@ def read_settings_with_origins(
     for name, value, origin in layers:
         if value is not None:
             values[name], origins[name] = value, origin
-    return Settings.model_validate(values), origins
+    if "caller" in values:
+        values["caller"] = values["caller"] or "default"
+    settings = Settings.model_validate(values)
+    _check_caller_is_declared(settings, origins["caller"])
+    return settings, origins
+
+
+def _check_caller_is_declared(settings: Settings, origin: str) -> None:
+    """Where the operator declares the callers, the one of this process is among them."""
+    if settings.callers and settings.caller not in settings.known_callers:
+        close = difflib.get_close_matches(settings.caller, settings.known_callers, n=1)
+        known = ", ".join(settings.known_callers)
+        guess = f"did you mean {close[0]!r}?" if close else f"there are {known}"
+        raise OperatorError(
+            f"{origin}: no caller is declared as {settings.caller!r}; {guess} ORCHESTRATOR_CALLERS "
+            "declares them"
+        )
 
 
 def _defaults(env: Mapping[str, str], here: Path) -> tuple[tuple[str, object, str], ...]:
@@ -183,6 +214,8 @@ def _defaults(env: Mapping[str, str], here: Path) -> tuple[tuple[str, object, st
 def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
     for name, source in SOURCES.items():
         text = env.get(source.variable)
+        if name == "caller" and text == "":  # said, and no name: not who it would be without a word
+            yield name, "default", source.variable
         if text and (not source.only_with or env.get(source.only_with)):
             yield name, _from_text(name, source, text), source.variable
 
@@ -317,6 +350,7 @@ _VARIABLES = {
 
 _PARTS: dict[str, Callable[[str], object]] = {
     "allowed_roots": _paths,
+    "callers": _names,
     "http_hosts": _names,
     "http_tokens": _tokens,
     "engine_candidates": lambda text: [text],

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from orchestrator.catalog import BrokenAgent, Catalog
+    from orchestrator.catalog.problems import Problem
     from orchestrator.domain.agent import AgentSpec
+    from orchestrator.settings import Settings
 
 EXIT_BROKEN_AGENT = 3
 """An agent cannot be used: the same as for any other mistake of its author."""
@@ -73,13 +75,16 @@ def show(
 def check(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """Check every agent.md, and print each mistake with its file and line; exit code 3 if any."""
     catalog = _catalog(agents_dir)
-    catalog = with_further_problems(catalog, settings_for(agents_dir).agents_dir)
+    settings = settings_for(agents_dir)
+    catalog = with_further_problems(catalog, settings.agents_dir)
     problems = [problem for broken in catalog.broken for problem in broken.problems]
+    doubts = list(_doubts(catalog, settings))
     if as_json:
         said = {"ok": not problems, "agents": list(catalog.agents), "broken": _broken(catalog)}
-        print(json.dumps(said))
+        print(json.dumps({**said, "warnings": [doubt.model_dump(mode="json") for doubt in doubts]}))
     else:
         print_lines(map(str, problems))
+        print_lines(f"{doubt} (a warning)" for doubt in doubts)
         count = len(catalog.agents) + len(catalog.broken)
         agents = f"{count} agent{'' if count == 1 else 's'}"
         print(
@@ -110,6 +115,19 @@ def with_further_problems(catalog: Catalog, agents_dir: Path) -> Catalog:
     return Catalog(agents=good, broken=tuple(broken))
 
 
+def _doubts(catalog: Catalog, settings: Settings) -> Iterator[Problem]:
+    """What is probably not meant, though the agents can run."""
+    from orchestrator.access import misspelt
+    from orchestrator.catalog.problems import Problem
+
+    known = (*settings.known_callers, *catalog.agents)
+    for name, agent in catalog.agents.items():
+        for caller in agent.allowed_callers:
+            if wrong := misspelt(caller, known, declared=bool(settings.callers)):
+                path = settings.agents_dir / name / "agent.md"
+                yield Problem(path=path, line=1, field="allowed_callers", message=wrong)
+
+
 def _further_problems(agent: AgentSpec, catalog: Catalog) -> Iterator[tuple[str, str]]:
     from orchestrator.domain.task import Task
     from orchestrator.errors import AgentInvalid
@@ -133,13 +151,18 @@ def _further_problems(agent: AgentSpec, catalog: Catalog) -> Iterator[tuple[str,
 def prompt(
     *,
     agents_dir: AgentsDirOption = None,
-    caller: Annotated[str, typer.Option(help="List what this caller may run.")] = "main",
+    caller: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What this caller may run (ORCHESTRATOR_CALLER; main)."),
+    ] = None,
 ) -> None:
     """Print a section for a main agent's system prompt that tells it of the agents."""
     from orchestrator.catalog import prompt_section
+    from orchestrator.settings import read_settings
 
+    whom = caller or read_settings().caller
     agents = _catalog(agents_dir).agents.values()
-    section = prompt_section(agent for agent in agents if caller in agent.allowed_callers)
+    section = prompt_section(agent for agent in agents if whom in agent.allowed_callers)
     print_lines([section.rstrip("\n")])
 
 

@@ -54,6 +54,8 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run an agent on a task and print its answer; what happens meanwhile goes to stderr."""
+    from orchestrator.app import own_caller
+
     settings = settings_for(agents_dir)
     task = _task(
         agent=agent,
@@ -61,7 +63,7 @@ def run(
         context=context,
         workspace=workspace and workspace.absolute(),
         session=session,
-        caller=caller or settings.caller,
+        caller=own_caller(settings, caller or ""),
         timeout_seconds=timeout,
     )
     carry_out(settings, task, as_json=as_json)

@@ -21,6 +21,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.app import open_tasks
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
@@ -118,7 +119,8 @@ def _auth(settings: Settings, url: str) -> dict[str, Any]:
 
 def _caller(settings: Settings) -> str:
     token = get_access_token()
-    return token.client_id if token is not None else settings.caller
+    named = token.client_id if token is not None else settings.named_caller
+    return known_caller(named, DEFAULT_CALLER, deny_missing=settings.deny_on_missing_caller)
 
 
 def _allowed_hosts(settings: Settings, url: str) -> TransportSecuritySettings:

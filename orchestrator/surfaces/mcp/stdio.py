@@ -9,7 +9,7 @@ import sys
 import anyio
 from mcp.server.stdio import stdio_server
 
-from orchestrator.app import open_tasks
+from orchestrator.app import open_tasks, own_caller
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.server import build_server
 
@@ -18,7 +18,7 @@ async def serve(settings: Settings) -> None:
     """Serve until stdin ends, SIGTERM or SIGINT; runs under way are cancelled, containers gone."""
     async with stdio_server() as (reader, writer), anyio.create_task_group() as tasks:
         async with open_tasks(settings) as (service, runs):
-            server, watch = build_server(service, runs, lambda: settings.caller, settings)
+            server, watch = build_server(service, runs, lambda: own_caller(settings), settings)
             low = server._lowlevel_server  # noqa: SLF001 its public run() minds no signal
             options = low.create_initialization_options()
             with anyio.CancelScope() as scope:
