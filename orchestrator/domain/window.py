@@ -12,7 +12,12 @@ WINDOW: ContextVar[str] = ContextVar("window", default="")
 """Such as `claude-code 4f1c`, or `terminal`."""
 
 
+def who(caller: str | None) -> str:
+    """A caller by its name; None is the operator, who types commands."""
+    return caller or "operator"
+
+
 def whom(caller: str | None) -> str:
     """Who acts at this moment, for people: a caller, or None for the operator, and its window."""
     window = WINDOW.get()
-    return f"{caller or 'operator'}{f', {window}' * bool(window)}"
+    return f"{who(caller)}{f', {window}' * bool(window)}"

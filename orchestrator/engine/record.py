@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 
 import anyio
 
+from orchestrator.domain.audit import AuditAct, AuditEntry
 from orchestrator.domain.events import Event, EventKind
+from orchestrator.domain.task import Task
 from orchestrator.engine.flood import ALWAYS, Flood, group
 from orchestrator.errors import StoreFailed
 from orchestrator.redaction import Redactor, Sought
+from orchestrator.store.audit import MAX_SUBJECT, MAX_WHY
 from orchestrator.store.runs import Store
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,9 @@ MAX_EVENTS = 20_000
 """Of one run, of what its agent does, of what is said to and asked by it, and of what the gateway
 saw, each. Any process in the container can make up the first two."""
 
+MAX_DECISIONS = 1000
+"""Of one run, in the audit: different hosts, secrets and calls. Its events tell of more."""
+
 EVENTS_PER_SECOND = 100
 """Unless agent.md says otherwise."""
 
@@ -55,8 +61,13 @@ class Record:
         listeners: Sequence[Listener] = (),
         secrets: Sequence[str | Sought] = (),
         events_per_second: int = EVENTS_PER_SECOND,
+        *,
+        task: Task | None = None,
     ) -> None:
+        """With its task, decisions about what the agent may do are written down too."""
         self._run_id = run_id
+        self._task = task
+        self._decided: set[tuple[str, str, bool]] = set()
         self._store = store
         self._listeners = tuple(listeners)
         self._redactor = Redactor(secrets)
@@ -82,6 +93,27 @@ class Record:
             self._keep("warning", f"{dropped} events came too fast and were not kept", {})
         if self._flood.keeps(kind):
             self._keep(kind, text, data)
+
+    async def decided(self, act: AuditAct, subject: str, *, allowed: bool, why: str = "") -> None:
+        """Write down what the agent is let or refused, before it is; once for each such thing."""
+        key = (act, subject, allowed)
+        if self._task is None or key in self._decided or len(self._decided) >= MAX_DECISIONS:
+            return
+        self._decided.add(key)
+        entry = AuditEntry(
+            project=self._task.project,
+            who=f"agent {self._task.agent}",
+            act=act,
+            subject=self._short(subject, MAX_SUBJECT),
+            run_id=self._run_id,
+            allowed=allowed,
+            why=self._short(why, MAX_WHY),
+        )
+        try:
+            await self._store.audit.note(entry)
+        except BaseException:
+            self._decided.discard(key)
+            raise
 
     def tell_end(self) -> None:
         """The run's end is in the store; tell the listeners."""

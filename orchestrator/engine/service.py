@@ -22,6 +22,7 @@ import anyio.to_thread
 from orchestrator.access import Wish, check_caller, narrowed
 from orchestrator.catalog import AgentsDir
 from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.audit import AuditAct, AuditEntry
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import Reason, RunResult
 from orchestrator.domain.task import Task
@@ -139,15 +140,14 @@ class Service:
                 f"run {task.parent_run_id} belongs to the project {task.project}; go on with it "
                 "there"
             )
-        agent = self._agent(task)
-        check_caller(agent, task.caller)
-        if wish is not None:
-            agent = narrowed(agent, wish)
-        scope = {"project": self.project, "window": WINDOW.get()}
-        task = _in_session(agent, task.model_copy(update=scope))
+        task = task.model_copy(update={"project": self.project, "window": WINDOW.get()})
+        try:
+            agent, task, prepared = await self._prepared(task, wish)
+        except OrchestratorError as exc:
+            await self._decided("run", task.caller, task.run_id, exc, subject=task.agent)
+            raise
         fastest = agent.resources.events_per_second
-        record = Record(task.run_id, self.store, listeners, self._secrets, fastest)
-        prepared = await self._staging.planner.prepare(agent, task)
+        record = Record(task.run_id, self.store, listeners, self._secrets, fastest, task=task)
         record.add_secrets(prepared.secrets)
         record.add_secrets(prepared.variables_inside)
         above = self._working.get(task.parent_run_id) if task.depth else None
@@ -157,6 +157,43 @@ class Service:
         await self.store.add_run(task)
         record.note("queued", f"{task.agent} for {task.caller}")
         return LiveRun(prepared, record, clock, desk, run_child or self.run, works_for=above)
+
+    async def _prepared(self, task: Task, wish: Wish | None) -> tuple[AgentSpec, Task, Prepared]:
+        """The agent, the task as it runs, and all that it needs; an error if it may not run."""
+        agent = self._agent(task)
+        check_caller(agent, task.caller)
+        if wish is not None:
+            agent = narrowed(agent, wish)
+        task = _in_session(agent, task)
+        return agent, task, await self._staging.planner.prepare(agent, task)
+
+    async def _decided(
+        self,
+        act: AuditAct,
+        caller: str,
+        run_id: str,
+        refusal: OrchestratorError | None = None,
+        subject: str = "",
+    ) -> None:
+        """Write a decision down, before it is acted on."""
+        entry = AuditEntry(
+            project=self.project,
+            who=caller,
+            window=WINDOW.get(),
+            act=act,
+            subject=subject,
+            run_id=run_id,
+            allowed=refusal is None,
+            why="" if refusal is None else f"{refusal.code}: {refusal}",
+        )
+        await self.store.audit.note(entry)
+
+    async def note_stranger(self, where: str, why: str) -> None:
+        """Write down that a request was refused before it was known who calls."""
+        entry = AuditEntry(
+            project=self.project, who="unknown", act="token", subject=where, allowed=False, why=why
+        )
+        await self.store.audit.note(entry)
 
     async def finish(self, live: LiveRun) -> RunResult:
         """Bring an accepted task to its end: wait for a slot, run it, and keep its result."""
@@ -195,7 +232,11 @@ class Service:
         """Do to a workspace what a run of this caller did to its copy."""
         record = await self.store.run(run_id)
         if record is None or (record.caller, record.project) != (caller, self.project):
-            raise RunNotFound(f"there is no run {run_id!r} of yours")
+            refused = RunNotFound(f"there is no run {run_id!r} of yours")
+            await self._decided("apply", caller, run_id, refused)
+            raise refused
+        if not dry_run:
+            await self._decided("apply", caller, run_id)
         return await anyio.to_thread.run_sync(partial(self.copies.apply, run_id, dry_run=dry_run))
 
     async def _run_when_free(self, live: LiveRun, held: AsyncExitStack) -> None:

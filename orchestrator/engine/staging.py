@@ -162,10 +162,16 @@ class Gateway:
             budget_usd=live.budget_usd,
             on_request=partial(_note_request, record),
             others_spent=lambda: live.budget_left is not None and live.budget_left <= 0,
+            decided=record.decided,
         )
         egress = routes = None
         if agent.network.mode != "none":
-            egress = EgressAccess(agent.network, self.dialer, partial(_note_egress, record))
+            egress = EgressAccess(
+                agent.network,
+                self.dialer,
+                partial(_note_egress, record),
+                decided=record.decided,
+            )
         if any(secret.hosts for secret in agent.secrets):
             rules = EgressRules(_route_network(agent))
             routes = RouteAccess(
@@ -173,6 +179,7 @@ class Gateway:
                 prepared.values,
                 self.dialer,
                 partial(_note_route, record),
+                decided=record.decided,
                 vet=lambda host, port, addresses: rules.vet(host, port)(addresses),
                 is_direct=lambda host, port: rules.name(host, port).private,
             )

@@ -8,10 +8,11 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 
+from orchestrator.domain.audit import AuditAct
 from orchestrator.errors import WireLost
 from orchestrator.gateway.http.byte_stream import ByteStream
 from orchestrator.gateway.http.request_head import Head, read_head
@@ -26,6 +27,18 @@ MAX_DENIALS = 1000
 """Denials that are told in all."""
 
 Seen = TypeVar("Seen")
+
+
+class Decided(Protocol):
+    """Writes down what an agent is let or refused, before it is."""
+
+    async def __call__(
+        self, act: AuditAct, subject: str, *, allowed: bool, why: str = ""
+    ) -> None: ...
+
+
+async def undecided(act: AuditAct, subject: str, *, allowed: bool, why: str = "") -> None:
+    """For a service whose decisions are not written down."""
 
 
 class Doorway:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import get_args
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.audit import AuditEntry
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import FINAL, TRANSITIONS, Reason, RunResult, RunStatus
 from orchestrator.domain.task import Task
+from orchestrator.store.audit import INSERT_DECISION, Audit, decision_values
 from orchestrator.store.database import Database
 from orchestrator.store.schema import RUN_TABLES
 
@@ -66,6 +68,7 @@ class Store:
 
     def __init__(self, path: Path, owner: str = "") -> None:
         self.database = Database(path)
+        self.audit = Audit(self.database)
         self._owner = owner
 
     def close(self) -> None:
@@ -76,9 +79,8 @@ class Store:
         return await self.database.version()
 
     async def add_run(self, task: Task) -> None:
-        await self.database.write(
-            "INSERT INTO runs (run_id, project, agent, caller, window, depth, status, owner, task, "
-            "created) VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)",
+        """Add a run, and that its caller may have it, at once."""
+        row = (
             task.run_id,
             task.project,
             task.agent,
@@ -89,6 +91,21 @@ class Store:
             task.model_dump_json(),
             time.time(),
         )
+        let = AuditEntry(
+            project=task.project,
+            who=task.caller,
+            window=task.window,
+            act="run",
+            subject=task.agent,
+            run_id=task.run_id,
+            allowed=True,
+        )
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute(INSERT_DECISION, decision_values(let))
+            db.execute(_INSERT_RUN, row)
+
+        await self.database.atomically(write)
 
     async def stand_in_line(self, run_id: str) -> None:
         """Note that a run is ready to begin: from now on it has its place in the line."""
@@ -257,6 +274,10 @@ class Store:
         return tuple(map(_event, rows))
 
 
+_INSERT_RUN = (
+    "INSERT INTO runs (run_id, project, agent, caller, window, depth, status, owner, task, "
+    "created) VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)"
+)
 _UNDER_WAY_AT = """
     SELECT count(*) FROM runs AS held WHERE held.ended IS NULL AND held.begun IS NOT NULL
     AND held.owner NOT IN (SELECT value FROM json_each(:dead)) AND held.depth = {run}.depth

@@ -98,6 +98,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DROP TABLE sessions",
         "ALTER TABLE sessions_of_projects RENAME TO sessions",
     ),
+    # 4. Decisions that let or refuse something.
+    (
+        """
+        CREATE TABLE audit (
+            number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, project TEXT NOT NULL,
+            who TEXT NOT NULL, window TEXT NOT NULL, act TEXT NOT NULL, subject TEXT NOT NULL,
+            run_id TEXT NOT NULL, allowed INTEGER NOT NULL, why TEXT NOT NULL)
+        """,
+        "CREATE INDEX audit_by_project ON audit (project, number)",
+        "CREATE INDEX audit_by_run ON audit (run_id, number)",
+        "CREATE INDEX audit_by_time ON audit (at)",
+    ),
 )
 """Statements, each entry in its order; not a script, which would commit before it begins."""
 

@@ -26,6 +26,9 @@ DAY_SECONDS = 86400.0
 AT_ONCE = 100
 """Runs that are removed in one transaction: other orchestrators want to write in between."""
 
+MAX_DECISIONS_KEPT = 200_000
+"""In the audit, some 60 MB; older ones go, and those that are as old as the runs that go."""
+
 PAUSE_SECONDS = 3600.0
 """Between two looks for old runs, by all orchestrators of a state directory together."""
 
@@ -63,6 +66,10 @@ class Retention:
         too_old = list(_surplus(ended, keep, now=time.time()))
         for at in range(0, 0 if dry_run else len(too_old), AT_ONCE):
             await self._remove([run.run_id for run in too_old[at : at + AT_ONCE]])
+        if not dry_run:
+            if keep.days is not None:
+                await self._store.audit.remove_before(time.time() - keep.days * DAY_SECONDS)
+            await self._store.audit.keep_last(MAX_DECISIONS_KEPT)
         return Pruned(
             run_ids=tuple(run.run_id for run in too_old),
             freed_bytes=sum(run.size_bytes for run in too_old),

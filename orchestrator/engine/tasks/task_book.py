@@ -13,10 +13,11 @@ from typing import Literal
 import anyio
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.audit import AuditAct, AuditEntry
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
 from orchestrator.domain.task import Task
-from orchestrator.domain.window import whom
+from orchestrator.domain.window import WINDOW, who, whom
 from orchestrator.engine.tasks.lost import Recall, nothing_kept, settle_lost
 from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.errors import CallInvalid, RunNotFound, RunRefused
@@ -236,7 +237,8 @@ class TaskBook:
         """Answer a question; RunRefused if it is not open, or the answer says nothing."""
         if not answer.strip():
             raise RunRefused("an answer has words; say something, if only that you do not know")
-        await self._record(run_id, caller)
+        record = await self._record(run_id, caller)
+        await self._note(record, caller, "answer", message_id)
         if await self._exchanges.answer(run_id, message_id, answer, whom=whom(caller)):
             self._news.tell()
             return
@@ -264,7 +266,7 @@ class TaskBook:
 
         What was decided, in the order it was asked for.
         """
-        await self._record(run_id, caller)
+        record = await self._record(run_id, caller)
         pending = {each.call_id for each in await self._exchanges.approvals(run_id, pending=True)}
         unknown = [call for call in (*approve, *reject) if call not in pending]
         if unknown:
@@ -277,7 +279,9 @@ class TaskBook:
         why = message or "the caller has rejected this; do without it"
         late = []
         for call in sorted(approved | rejected):
-            if call in rejected:
+            refused = call in rejected
+            await self._note(record, caller, "approve", call, why * refused, allowed=not refused)
+            if refused:
                 done = await self._exchanges.decide(
                     run_id, call, "rejected", message=why, whom=whom(caller)
                 )
@@ -296,7 +300,8 @@ class TaskBook:
 
     async def tell(self, run_id: str, text: str, caller: str | None) -> bool:
         """Tell an agent something in the middle of its work; False if its run has ended."""
-        await self._record(run_id, caller)
+        record = await self._record(run_id, caller)
+        await self._note(record, caller, "tell")
         return await self._exchanges.order(run_id, "say", text, whom(caller))
 
     async def follow_up(self, run_id: str, text: str, caller: str | None) -> Task:
@@ -324,7 +329,9 @@ class TaskBook:
         self, run_id: str, caller: str | None, *, seconds: float = CANCEL_SECONDS
     ) -> TaskView:
         """End a task, and see it end, unless that takes longer: it ends all the same."""
-        await self._record(run_id, caller)
+        record = await self._record(run_id, caller)
+        if record.status not in FINAL:
+            await self._note(record, caller, "cancel")
         await self._exchanges.order(run_id, "cancel", whom=whom(caller))
         return await self.until_ended(run_id, caller, seconds=seconds)
 
@@ -357,8 +364,34 @@ class TaskBook:
             lists = "`orchestrator runs` lists them"
             if caller is not None:
                 lists = "get_all_tasks lists yours"
+            if record is not None:
+                why = "it is another caller's, or another project's"
+                await self._note(record, caller, "see", why=why, allowed=False)
             raise RunNotFound(f"there is no run {run_id!r}; {lists}")
         return record
+
+    async def _note(
+        self,
+        record: RunRecord,
+        caller: str | None,
+        act: AuditAct,
+        subject: str = "",
+        why: str = "",
+        *,
+        allowed: bool = True,
+    ) -> None:
+        """Write a decision about a run down, before it is acted on."""
+        entry = AuditEntry(
+            project=record.project,
+            who=who(caller),
+            window=WINDOW.get(),
+            act=act,
+            subject=subject,
+            run_id=record.run_id,
+            allowed=allowed,
+            why=why,
+        )
+        await self.store.audit.note(entry)
 
     async def _may_see(self, record: RunRecord, caller: str | None) -> bool:
         """Who started it, or what it works for, in the same project; the operator sees all."""

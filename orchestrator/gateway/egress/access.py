@@ -18,7 +18,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Network
 from orchestrator.domain.container import MIB
 from orchestrator.errors import WireLost
-from orchestrator.gateway.doorway import Doorway, Observer
+from orchestrator.gateway.doorway import Decided, Doorway, Observer, undecided
 from orchestrator.gateway.egress.dial import Denied, Dialer, is_own
 from orchestrator.gateway.egress.rules import EgressRules, HostVerdict
 from orchestrator.gateway.http.byte_stream import ByteStream, CountedStream
@@ -80,9 +80,13 @@ class EgressAccess:
         dialer: Dialer,
         on_seen: OnEgressSeen | None = None,
         *,
+        decided: Decided = undecided,
         is_own: Callable[[str], bool] = is_own,
     ) -> None:
-        """`on_seen` is told of all that passed, and of denials while they are few."""
+        """`on_seen` is told of all that passed, and of denials while they are few; `decided` is
+        waited for before a connection is made or refused.
+        """
+        self._decided = decided
         self.traffic_exhausted = False
         """The run has sent and received all that it may."""
         self._network = network
@@ -188,6 +192,7 @@ class EgressAccess:
             self._tell_denial(head, verdict, port, status, why)
             await head.answer(status, why, reason=why[:REASON_CHARS], headers=((DENIED, kind),))
             return None
+        await self._decided("host", f"{verdict.host}:{port}", allowed=True, why=verdict.rule)
         try:
             upstream = await self._dial(verdict, port, scheme)
         except Denied as exc:
@@ -247,6 +252,7 @@ class EgressAccess:
         if len(self._denied) < MAX_DENIED_HOSTS:
             self._denied[name] = None
         self._tell_denial(head, verdict, port, 403, verdict.why)
+        await self._decided("host", name, allowed=False, why=verdict.why)
         text = f"refused by the orchestrator: {verdict.why}"
         await head.answer(403, text, reason=verdict.why[:REASON_CHARS], headers=((DENIED, "host"),))
 

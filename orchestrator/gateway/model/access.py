@@ -12,7 +12,7 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from orchestrator.gateway.doorway import Doorway
+from orchestrator.gateway.doorway import Decided, Doorway, undecided
 from orchestrator.gateway.http.byte_stream import ByteStream
 from orchestrator.gateway.http.server import BodyRoom, HttpRequest, HttpResponse, serve_http
 from orchestrator.gateway.model import errors as model_errors
@@ -58,6 +58,7 @@ class ModelAccess:
         self._doorway = Doorway()
         """Its open connections are of requests that are looked at, wait for their budget or are
         under way."""
+        self._decided: Decided = undecided
         self._waiting = False
         self._under_way: set[ModelExchange] = set()
         self._room = BodyRoom()
@@ -80,8 +81,12 @@ class ModelAccess:
         budget_usd: float | None,
         on_request: OnRequest | None,
         others_spent: Callable[[], bool] = lambda: False,
+        decided: Decided = undecided,
     ) -> None:
-        """Let the token open things for a run, whose bill begins at nothing."""
+        """Let the token open things for a run, whose bill begins at nothing; `decided` is waited
+        for before a request is refused for want of money.
+        """
+        self._decided = decided
         self.bill = ModelBill(budget_usd, on_request, others_spent)
         self._waiting = False
         self._doorway.reopen()
@@ -144,6 +149,7 @@ class ModelAccess:
             return model_errors.remote_feature(remote)
         if paid_from is not None and not await paid_from.admit(asked.ceiling_usd):
             bill.note_refusal()
+            await self._decided("budget", f"${bill.budget_usd or 0:g}", allowed=False)
             return model_errors.over_budget(bill.budget_usd)
         if self._has_ended(bill):  # those that were cut made place for this one
             if paid_from is not None:

@@ -21,7 +21,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Secret
 from orchestrator.domain.container import ROUTES_URL
 from orchestrator.errors import AuthorError, OperatorError
-from orchestrator.gateway.doorway import Doorway, Observer
+from orchestrator.gateway.doorway import Decided, Doorway, Observer, undecided
 from orchestrator.gateway.egress.dial import Addresses, Denied, Dialer
 from orchestrator.gateway.http.byte_stream import ByteStream, CountedStream
 from orchestrator.gateway.http.forward import Filter, Outgoing, forward, passed_on
@@ -98,10 +98,14 @@ class RouteAccess:
         dialer: Dialer,
         on_seen: OnRouteSeen | None = None,
         *,
+        decided: Decided = undecided,
         vet: VetHost,
         is_direct: Callable[[str, int], bool] = lambda _host, _port: False,
     ) -> None:
-        """`on_seen` is told of every request that passed, and of refusals while they are few."""
+        """`on_seen` is told of every request that passed, and of refusals while they are few;
+        `decided` is waited for before a secret is added or refused.
+        """
+        self._decided = decided
         self._secrets = tuple(secret for secret in secrets if secret.hosts)
         self._hosts = {address_of(host): host for each in self._secrets for host in each.hosts}
         self._headers = {each.name: _header(each, values[each.name]) for each in self._secrets}
@@ -134,6 +138,7 @@ class RouteAccess:
         try:
             route = self._allowed(head)
             asked = _Asked(head.method, route.host, f"/{rest}", route.secret.name)
+            await self._decided("secret", f"{asked.secret} for {asked.host}", allowed=True)
             status = await self._forward(head, route, asked)
         except (Refused, Denied) as exc:
             await self._refuse(head, asked, f"refused by the orchestrator: {exc}")
@@ -230,6 +235,8 @@ class RouteAccess:
     async def _refuse(self, head: Head, asked: _Asked, why: str) -> None:
         if self._observer.wants_denial(asked.host):
             self._tell(asked, 403, why, allowed=False)
+        subject = f"{asked.secret or 'none'} for {asked.host}"
+        await self._decided("secret", self._redactor.text(subject), allowed=False, why=why)
         gist = "Refused by the orchestrator: agent.md does not allow it"
         await head.answer(403, why, reason=gist, headers=((DENIED, "route"),))
 

@@ -13,6 +13,7 @@ from orchestrator import __version__
 from orchestrator.domain.window import WINDOW
 from orchestrator.errors import OrchestratorError
 from orchestrator.surfaces.cli.agents import agents_app
+from orchestrator.surfaces.cli.audit import audit
 from orchestrator.surfaces.cli.changes import apply, show
 from orchestrator.surfaces.cli.config import config
 from orchestrator.surfaces.cli.demo import demo
@@ -40,7 +41,7 @@ app = typer.Typer(
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, show, logs, apply, pending, reply, approve, reject, cancel, wait, resume),
-    *(plan, serve, init, demo, config, doctor),
+    *(plan, serve, init, demo, config, doctor, audit),
 )
 for command in COMMANDS:
     app.command()(command)

@@ -204,7 +204,7 @@ async def _prune(older_than: str, keep: int | None, dry_run: bool) -> Pruned:
     settings = read_settings()
     wanted: Keep = keep_of(settings.keep_days, settings.keep_mb)
     if older_than or keep is not None:
-        days = _seconds(older_than) / UNITS["d"] if older_than else None
+        days = seconds_of(older_than) / UNITS["d"] if older_than else None
         wanted = Keep(days=days, count=keep)
     async with open_book(settings):  # so that what has died has ended
         pass
@@ -215,7 +215,8 @@ async def _prune(older_than: str, keep: int | None, dry_run: bool) -> Pruned:
         return pruned
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """A time as people write it -> seconds."""
     read = re.fullmatch(r"(\d{1,6})(min|h|d|w)", text)
     if read is None:
         raise typer.BadParameter(f"{text!r} is no time; write 30d, 12h, 2w or 90min")

@@ -20,6 +20,7 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.app import open_tasks
@@ -33,6 +34,15 @@ LAST_ANSWERS_SECONDS = 2
 """For answers that are under way when the server is told to stop."""
 
 SCOPE = "run"
+
+REFUSALS = {
+    401: "no token, or one that is not known",
+    403: "an origin that is not allowed",
+    421: "a host name that is not this server's",
+}
+"""Statuses of requests that were refused for what they came with."""
+
+MAX_REFUSALS = 1000
 
 MAX_PORT = 65535
 
@@ -56,7 +66,9 @@ async def _serve(
     async def health(_: Request) -> JSONResponse:
         return JSONResponse({"ok": True})
 
-    app = server.streamable_http_app(transport_security=_allowed_hosts(settings, url))
+    app = noting_refusals(
+        server.streamable_http_app(transport_security=_allowed_hosts(settings, url)), service
+    )
     web = _Web(
         uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_ANSWERS_SECONDS)
     )
@@ -67,6 +79,28 @@ async def _serve(
         print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
         await web.serve([listener])
         tasks.cancel_scope.cancel()
+
+
+def noting_refusals(app: ASGIApp, service: Service) -> ASGIApp:
+    """The same, and each request that it refuses for its token or its host is in the audit first;
+    not more than MAX_REFUSALS in one process, since a stranger can make as many as it likes.
+    """
+    left = MAX_REFUSALS
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            nonlocal left
+            if message["type"] == "http.response.start" and left:
+                why = REFUSALS.get(message["status"])
+                if why is not None:
+                    left -= 1
+                    client = scope.get("client") or ("unknown",)
+                    await service.note_stranger(str(client[0]), why)
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return noting
 
 
 class _Web(uvicorn.Server):

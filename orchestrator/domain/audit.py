@@ -1,0 +1,39 @@
+"""Decisions that let or refuse something: who decided what about which thing, and why."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.domain import Frozen
+
+AuditAct = Literal[
+    "run",  # a caller asks for a run: subject = the agent
+    "token",  # a client comes with a token over HTTP: subject = where from
+    "see",  # a caller asks about a run: subject = the run
+    "answer",  # a question is answered: subject = the question
+    "approve",  # a tool call is decided: subject = the call and its tool
+    "tell",  # a run is told something
+    "cancel",  # a run is ended
+    "apply",  # what a run changed is applied: subject = the workspace
+    "host",  # an agent wants to reach a host: subject = host:port
+    "secret",  # a request of an agent is given a secret: subject = the secret and the host
+    "budget",  # an agent has used up its money: subject = the amount
+    "trust",  # a project is trusted, or no longer: subject = the project
+]
+
+
+class AuditEntry(Frozen):
+    """One decision, written down before the act."""
+
+    number: int = 0
+    at: float = 0.0
+    project: str = ""
+    who: str
+    """A caller's name; `operator` for who types commands; `agent NAME` for an agent in its run."""
+    window: str = ""
+    act: AuditAct
+    subject: str = ""
+    run_id: str = ""
+    allowed: bool
+    why: str = ""
+    """Why not; or by which rule."""

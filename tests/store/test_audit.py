@@ -1,0 +1,109 @@
+"""Decisions in the store: written before the act, found again, removed like runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.domain.audit import AuditEntry
+from orchestrator.domain.task import Task
+from orchestrator.engine.record import MAX_DECISIONS, Record
+from orchestrator.errors import StoreFailed
+from orchestrator.store.audit import MAX_WHY, AuditQuery
+from orchestrator.store.runs import Store
+
+TASK = Task(agent="a", prompt="p", project="/p", window="w", run_id="r1")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "runs.sqlite")
+
+
+async def test_a_run_that_may_be_is_a_row_with_the_run(store: Store) -> None:
+    await store.add_run(TASK)
+    (entry,) = await store.audit.find(AuditQuery())
+    assert entry.model_dump(exclude={"at", "number"}) == {
+        "project": "/p",
+        "who": "main",
+        "window": "w",
+        "act": "run",
+        "subject": "a",
+        "run_id": "r1",
+        "allowed": True,
+        "why": "",
+    }
+    with pytest.raises(StoreFailed):
+        await store.add_run(TASK)
+    assert len(await store.audit.find(AuditQuery())) == 1, "no row without its run"
+
+
+async def test_filters_and_order(store: Store) -> None:
+    for number, act in enumerate(("host", "secret", "host", "approve")):
+        entry = AuditEntry(
+            project=f"/p{number % 2}",
+            who="agent a" if number else "main",
+            act=act,
+            run_id=f"r{number}",
+            allowed=number != 2,
+            at=1000.0 + number,
+        )
+        await store.audit.note(entry)
+    find = store.audit.find
+
+    async def runs(query: AuditQuery, after: int = 0, limit: int = 50) -> list[str]:
+        return [each.run_id for each in await find(query, after=after, limit=limit)]
+
+    assert await runs(AuditQuery()) == ["r0", "r1", "r2", "r3"]
+    assert await runs(AuditQuery(), limit=2) == ["r2", "r3"]
+    assert await runs(AuditQuery(), after=3) == ["r3"]
+    assert await runs(AuditQuery(projects=("/p0",))) == ["r0", "r2"]
+    assert await runs(AuditQuery(projects=())) == []
+    assert await runs(AuditQuery(who="agent a")) == ["r1", "r2", "r3"]
+    assert await runs(AuditQuery(act="host")) == ["r0", "r2"]
+    assert await runs(AuditQuery(run_id="r1")) == ["r1"]
+    assert await runs(AuditQuery(allowed=False)) == ["r2"]
+    assert await runs(AuditQuery(since=1002.0)) == ["r2", "r3"]
+
+
+async def test_old_decisions_go_and_the_last_ones_stay(store: Store) -> None:
+    for number in range(10):
+        await store.audit.note(
+            AuditEntry(who="main", act="run", allowed=True, at=float(number + 1))
+        )
+    assert await store.audit.remove_before(4.0) == 3
+    assert await store.audit.keep_last(5) == 2
+    assert [entry.at for entry in await store.audit.find(AuditQuery())] == [6, 7, 8, 9, 10]
+
+
+async def test_an_agents_decision_is_one_row_for_each_thing_and_bounded(store: Store) -> None:
+    record = Record("r1", store, secrets=("sk-very-secret",), task=TASK)
+    for _ in range(3):
+        await record.decided("host", "example.org:443", allowed=True, why="*.org")
+    await record.decided("host", "example.org:443", allowed=False, why="x sk-very-secret" * 100)
+    first, second = await store.audit.find(AuditQuery(run_id="r1"))
+    assert (first.who, first.subject, first.allowed, first.why) == (
+        *("agent a", "example.org:443", True, "*.org"),
+    )
+    assert "sk-very" not in second.why
+    assert len(second.why) <= MAX_WHY
+    for number in range(MAX_DECISIONS + 5):
+        await record.decided("host", f"h{number}:80", allowed=True)
+    assert len(await store.audit.find(AuditQuery(), limit=9999)) == MAX_DECISIONS
+
+
+async def test_what_cannot_be_written_is_not_let(store: Store) -> None:
+    record = Record("r1", store, task=TASK)
+    store.close()
+    for _ in range(2):
+        with pytest.raises(StoreFailed):
+            await record.decided("host", "example.org:443", allowed=True)
+
+
+async def test_an_act_of_a_newer_orchestrator_can_be_read(store: Store) -> None:
+    await store.audit.note(AuditEntry(who="main", act="run", allowed=True, at=time.time()))
+    await store.database.write("UPDATE audit SET act = 'fly', why = 'wings'")
+    (entry,) = await store.audit.find(AuditQuery())
+    assert (entry.act, entry.why) == ("run", "fly: wings")
