@@ -7,6 +7,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
 import anyio
@@ -58,6 +59,7 @@ class ModelAccess:
         self._doorway = Doorway()
         """Its open connections are of requests that are looked at, wait for their budget or are
         under way."""
+        self._at_work: Callable[[], AbstractContextManager[None]] = nullcontext
         self._waiting = False
         self._under_way: set[ModelExchange] = set()
         self._room = BodyRoom()
@@ -80,9 +82,14 @@ class ModelAccess:
         budget_usd: float | None,
         on_request: OnRequest | None,
         others_spent: Callable[[], bool] = lambda: False,
+        at_work: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Let the token open things for a run, whose bill begins at nothing."""
+        """Let the token open things for a run, whose bill begins at nothing.
+
+        Each request is under way in a block of `at_work`.
+        """
         self.bill = ModelBill(budget_usd, on_request, others_spent)
+        self._at_work = at_work
         self._waiting = False
         self._doorway.reopen()
 
@@ -119,15 +126,17 @@ class ModelAccess:
             return model_errors.other_path(PATHS)
         if self._doorway.open_connections >= MAX_UNDER_WAY:
             return model_errors.too_many(MAX_UNDER_WAY)
+        under_way = ExitStack()
+        under_way.enter_context(self._at_work())
         self._doorway.enter(scope)
-        leave = partial(self._doorway.leave, scope)
+        under_way.callback(self._doorway.leave, scope)
         try:
-            begun = await self._begun(request, leave)
+            begun = await self._begun(request, under_way.close)
         except BaseException:
-            leave()
+            under_way.close()
             raise
         if isinstance(begun, HttpResponse):
-            leave()
+            under_way.close()
             return begun
         return await begun.answer(self._upstream)
 
