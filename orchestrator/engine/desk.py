@@ -124,7 +124,7 @@ class Desk:
             call_id=call_id,
             run_id=self._run_id,
             tool=tool,
-            input=_object(self._record.clean_value(input)),
+            input=_object(await self._record.cleaned(input)),
             asked=now,
             deadline=now + self._asking.approval_seconds,
         )

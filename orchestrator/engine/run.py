@@ -247,7 +247,9 @@ async def conclude(live: LiveRun) -> RunResult:
         "session": live.session_name,
         "changed_files": tuple(_clean_file(file, record) for file in live.changed_files),
     }
-    clean = {key: record.clean_value(value) for key, value in said.items()}
+    clean = await record.cleaned(said)
+    if not isinstance(clean, dict):
+        raise TypeError("an envelope is an object")
     return RunResult.model_validate(ours | clean)
 
 
