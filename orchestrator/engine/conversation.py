@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Protocol
@@ -41,7 +42,17 @@ READY_SECONDS = 120.0
 """For a CLI to start, on a machine under load."""
 
 STDOUT_CHUNK_BYTES = 16 * 1024
-"""What is read and parsed before other tasks get the event loop."""
+"""What is read at once."""
+
+STDOUT_LINES = 32
+"""What is parsed before other tasks get the event loop."""
+
+HEARING_SECONDS = 0.002
+"""What to understand some output usually takes less than; it may take an agent's whole time to
+write lines that take us long, and all runs wait for that."""
+
+HEARING_SHARE = 0.2
+"""The part of the event loop's time that the output of one CLI may take, if it takes longer."""
 
 CLI_STDERR_BYTES = 16 * 1024
 """How much of the end of the CLI's stderr is kept."""
@@ -313,8 +324,10 @@ class Conversation:
             while data := await self.process.stdout.read(STDOUT_CHUNK_BYTES):
                 if not self._count(data, scope):
                     return
-                self._hear(self._parser.feed(data))
-                await anyio.lowlevel.checkpoint()  # a flood must not starve other tasks
+                for lines in _lines(data):
+                    began = time.perf_counter()
+                    self._hear(self._parser.feed(lines))
+                    await _give_way(time.perf_counter() - began)
             self._hear(self._parser.finish())
 
     async def _send_refusals(self) -> None:
@@ -434,6 +447,25 @@ class Conversation:
     @property
     def failed_servers(self) -> dict[str, str]:
         return {n: s for n, s in self.ready.mcp_servers.items() if s != "connected"}
+
+
+async def _give_way(took: float) -> None:
+    """Let other tasks have the event loop: for a moment, or for as long as is their share."""
+    if took < HEARING_SECONDS:
+        await anyio.lowlevel.checkpoint()
+    else:
+        await anyio.sleep(took * (1 / HEARING_SHARE - 1))
+
+
+def _lines(data: bytes) -> Iterator[bytes]:
+    """The data in parts of few lines."""
+    if data.count(b"\n") <= STDOUT_LINES:
+        yield data
+        return
+    lines = data.split(b"\n")
+    for at in range(0, len(lines), STDOUT_LINES):
+        some = b"\n".join(lines[at : at + STDOUT_LINES])
+        yield some if at + STDOUT_LINES >= len(lines) else some + b"\n"
 
 
 def _one_line(value: dict[str, object]) -> str:

@@ -15,21 +15,38 @@ from contextlib import asynccontextmanager
 import anyio
 
 from orchestrator.domain.agent import Asking
+from orchestrator.domain.container import MIB
 from orchestrator.domain.exchange import AnsweredBy, Approval, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.record import Record
 from orchestrator.engine.tasks.news import News, wait_for_news
+from orchestrator.errors import CallerRefused
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
 
 MAX_QUESTION = 20_000
 """Characters of one question; the rest is cut."""
 
+MAX_QUESTIONS = 100
+"""Of one run: no caller reads more."""
+
+MAX_APPROVALS = 1000
+"""Calls of one run that the caller is asked about, or that would have been the second of their id:
+any process in the container can make them up."""
+
+APPROVAL_BYTES = 8 * MIB
+"""Of the inputs of all of them together."""
+
 NO_ANSWER = "No answer came in time. Go on with your best judgement, and say so in your answer."
 BY_DEFAULT = "(by default, nobody answered in time) "
 NOT_APPROVED = "No approval came in time; do without it."
 ASKED_TWICE = "A call of this id has been asked about before; make a new call."
+ASKED_TOO_OFTEN = (
+    f"that were {MAX_QUESTIONS} questions, and no more are passed on; go on with your best "
+    "judgement, and say so in your answer"
+)
+NO_MORE_APPROVALS = "the caller has been asked about too many calls already; do without this one"
 WITHDRAWN = "(the agent does not wait for an answer any more)"
 """The answer to a question whose run went on, or ended, without one."""
 
@@ -57,9 +74,20 @@ class Desk:
         self._open: dict[str, str] = {}
         """What is waited for: its id -> "question" or "approval"."""
         self._replied: set[str] = set()
+        self._questions = self._approvals = self._approval_bytes = 0
+        self._told = False
+        """That no more calls are asked about."""
 
     async def ask(self, question: str, default: str | None = None) -> str:
-        """Ask the run's caller; the answer, or the default one when none comes in time."""
+        """Ask the run's caller; the answer, or the default one when none comes in time.
+
+        CallerRefused when there were too many questions.
+        """
+        self._questions += 1
+        if self._questions > MAX_QUESTIONS:
+            if self._questions == MAX_QUESTIONS + 1:
+                self._record.note("warning", f"{MAX_QUESTIONS} questions; no more are passed on")
+            raise CallerRefused(ASKED_TOO_OFTEN)
         now = time.time()
         asked = Question(
             message_id="m" + secrets.token_hex(4),
@@ -67,7 +95,9 @@ class Desk:
             question=self._record.clean(question)[:MAX_QUESTION],
             asked=now,
             deadline=now + self._asking.answer_seconds,
-            default_answer=NO_ANSWER if default is None else self._record.clean(default),
+            default_answer=NO_ANSWER
+            if default is None
+            else self._record.clean(default)[:MAX_QUESTION],
         )
         await self._exchanges.ask(asked)
         self._record.note(
@@ -101,10 +131,12 @@ class Desk:
             call_id=call_id,
             run_id=self._run_id,
             tool=tool,
-            input=_object(self._record.clean_value(input)),
+            input=_object(await self._record.cleaned(input)),
             asked=now,
             deadline=now + self._asking.approval_seconds,
         )
+        if not self._may_ask_about(wanted):
+            return wanted.model_copy(update={"decision": "rejected", "message": NO_MORE_APPROVALS})
         if not await self._exchanges.request(wanted):
             # Or the approval of one call could be used for another, which no caller has seen.
             self._record.note("warning", f"{tool} asks for a word about {call_id} twice; refused")
@@ -122,6 +154,15 @@ class Desk:
             raise
         self._record.note("approval_decided", f"{tool}: {decided.decision}", call_id=call_id)
         return decided
+
+    def _may_ask_about(self, wanted: Approval) -> bool:
+        self._approvals += 1
+        self._approval_bytes += len(json.dumps(wanted.input))
+        may = self._approvals <= MAX_APPROVALS and self._approval_bytes <= APPROVAL_BYTES
+        if not may and not self._told:
+            self._told = True
+            self._record.note("warning", "too many calls to be approved; no more are asked about")
+        return may
 
     async def withdraw(self, call_id: str) -> None:
         """The agent does not want it any more."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence, Sized
 
 import anyio
+import anyio.to_thread
 
 from orchestrator.domain.audit import AuditAct, AuditEntry
+from orchestrator.domain.container import MIB
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.task import Task
 from orchestrator.engine.flood import ALWAYS, Flood, group
@@ -29,11 +33,21 @@ MAX_VALUE = 4000
 MAX_ITEMS = 100
 """Of one list or object there; that there are more is said."""
 
+MAX_DATA = 16_000
+"""Of all strings in an event's data together; what comes after is left out."""
+
 DATA_DEPTH = 32
 """Of lists in lists in an event's data; what lies deeper is left out."""
 
-LOOKED_AT = 16
-"""So many times what is shown of a text is searched for secrets; of megabytes, that takes long."""
+LOOKED_AT = 2
+"""So many times what is shown of a text is searched for secrets. An agent can write what takes a
+second a megabyte, and all runs wait meanwhile."""
+
+CLEANED_HERE = 16_000
+"""Characters that are searched for secrets at once; more, and a thread does it."""
+
+MAX_EVENT_BYTES = {"chatter": 8 * MIB, "words": 4 * MIB, "outside": 4 * MIB}
+"""Of one run, as they are kept; see MAX_EVENTS."""
 
 MAX_EVENTS = 20_000
 """Of one run, of what its agent does, of what is said to and asked by it, and of what the gateway
@@ -74,6 +88,10 @@ class Record:
         self._pending: list[Event] = []
         self._seq = 0
         self._kept = Counter[str]()
+        self._kept_bytes = Counter[str]()
+        self._full: set[str] = set()
+        """Groups of which no more is kept."""
+        self._unkept = 0
         self._flood = Flood(events_per_second)
         self._tail: deque[str] = deque(maxlen=LOG_LINES)
         self._warnings: dict[str, None] = {}
@@ -129,22 +147,34 @@ class Record:
                 log.debug("a listener of %s failed", self._run_id, exc_info=True)
 
     def _keep(self, kind: EventKind, text: str, data: dict[str, object]) -> None:
-        if kind not in ALWAYS:
-            counted = group(kind)
-            self._kept[counted] += 1
-            if self._kept[counted] > MAX_EVENTS + 1:
-                return
-            if self._kept[counted] > MAX_EVENTS:
-                kind, text, data = "warning", f"{MAX_EVENTS} events; no more of them are kept", {}
+        if kind == "ended" and self._unkept:
+            self._add("warning", f"{self._unkept} events more were not kept", {})
+        if kind in ALWAYS:
+            self._add(kind, self._short(text, MAX_TEXT), self._clean_data(data))
+            return
+        counted = group(kind)
+        if counted in self._full:
+            self._unkept += 1
+            return
+        line, clean = self._short(text, MAX_TEXT), self._clean_data(data)
+        self._kept[counted] += 1
+        self._kept_bytes[counted] += len(line.encode()) + len(json.dumps(clean))
+        if self._kept[counted] > MAX_EVENTS:
+            self._close(counted, f"{MAX_EVENTS} events")
+        elif self._kept_bytes[counted] > MAX_EVENT_BYTES[counted]:
+            self._close(counted, f"{MAX_EVENT_BYTES[counted] // MIB} MiB of events")
+        else:
+            self._add(kind, line, clean)
+
+    def _close(self, counted: str, most: str) -> None:
+        self._full.add(counted)
+        self._unkept += 1
+        self._add("warning", f"{most}; no more of them are kept", {})
+
+    def _add(self, kind: EventKind, line: str, clean: dict[str, object]) -> None:
         self._seq += 1
-        line = self._short(text, MAX_TEXT)
         event = Event(
-            run_id=self._run_id,
-            seq=self._seq,
-            at=time.time(),
-            kind=kind,
-            text=line,
-            data={key: self._bounded(value, DATA_DEPTH) for key, value in data.items()},
+            run_id=self._run_id, seq=self._seq, at=time.time(), kind=kind, text=line, data=clean
         )
         self._pending.append(event)
         self._tail.append(f"{kind}: {line}" if line else kind)
@@ -197,6 +227,12 @@ class Record:
             return [self.clean_value(item) for item in value]
         return value
 
+    async def cleaned(self, value: object) -> object:
+        """The same, of what may be so long that other runs must not wait for it."""
+        if _length(value) <= CLEANED_HERE:
+            return self.clean_value(value)
+        return await anyio.to_thread.run_sync(self.clean_value, value)
+
     def _short(self, text: str, limit: int) -> str:
         """The beginning of a text, clean: a secret that is cut there is not in it either."""
         if len(text) > LOOKED_AT * limit:
@@ -205,19 +241,39 @@ class Record:
             text = head[: len(decided)].decode("utf-8", "replace")
         return self.clean(text)[:limit]
 
-    def _bounded(self, value: object, depth: int) -> object:
+    def _clean_data(self, data: dict[str, object]) -> dict[str, object]:
+        left = [MAX_DATA]
+        return {key: self._bounded(value, DATA_DEPTH, left) for key, value in data.items()}
+
+    def _bounded(self, value: object, depth: int, left: list[int]) -> object:
+        """`left` is how many characters there may still be, of the data as a whole."""
         if isinstance(value, str):
-            return self._short(value, MAX_VALUE)
-        if isinstance(value, dict | list | tuple) and not depth:
+            short = self._short(value, min(MAX_VALUE, left[0])) if left[0] > 0 else value and "…"
+            left[0] -= len(short)
+            return short
+        if not isinstance(value, dict | list | tuple):
+            return value
+        left[0] -= 2
+        if not depth or left[0] <= 0:
             return "…"
         if isinstance(value, dict):
-            items = list(value.items())[:MAX_ITEMS]
-            kept = {self._short(str(k), MAX_VALUE): self._bounded(v, depth - 1) for k, v in items}
+            items = list(itertools.islice(value.items(), MAX_ITEMS))
+            kept = {
+                str(self._bounded(str(k), 0, left)): self._bounded(v, depth - 1, left)
+                for k, v in items
+            }
             return kept | ({"…": _more(value)} if len(value) > MAX_ITEMS else {})
-        if isinstance(value, list | tuple):
-            some = [self._bounded(item, depth - 1) for item in value[:MAX_ITEMS]]
-            return [*some, _more(value)] if len(value) > MAX_ITEMS else some
-        return value
+        some = [self._bounded(item, depth - 1, left) for item in value[:MAX_ITEMS]]
+        return [*some, _more(value)] if len(value) > MAX_ITEMS else some
+
+
+def _length(value: object) -> int:
+    """Of all texts in a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(str(key)) + _length(item) for key, item in value.items())
+    return sum(map(_length, value)) if isinstance(value, list | tuple) else 0
 
 
 def _more(value: Sized) -> str:

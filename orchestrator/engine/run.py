@@ -25,7 +25,7 @@ from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.record import Record
 from orchestrator.engine.stage import Stage
-from orchestrator.engine.turns import converse, keep_time, too_late
+from orchestrator.engine.turns import converse, keep_time, too_late, watch_waiting
 from orchestrator.errors import CallerError, OrchestratorError
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.workspace.reading.tree import Snapshot
@@ -127,6 +127,8 @@ async def _work(live: LiveRun, stage: Stage, snapshot: Snapshot | None, copies: 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_keep_flushing, record)
         tasks.start_soon(keep_time, live, conversation)
+        if plan.agent.may_wait:
+            tasks.start_soon(watch_waiting, live.clock, stage.container)
         tasks.start_soon(_watch_disk, live, stage, tasks.cancel_scope)
         if snapshot is not None:
             save = partial(copies.checkpoint, plan, stage.container, snapshot, record)
@@ -245,7 +247,9 @@ async def conclude(live: LiveRun) -> RunResult:
         "session": live.session_name,
         "changed_files": tuple(_clean_file(file, record) for file in live.changed_files),
     }
-    clean = {key: record.clean_value(value) for key, value in said.items()}
+    clean = await record.cleaned(said)
+    if not isinstance(clean, dict):
+        raise TypeError("an envelope is an object")
     return RunResult.model_validate(ours | clean)
 
 

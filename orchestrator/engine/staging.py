@@ -162,15 +162,13 @@ class Gateway:
             budget_usd=live.budget_usd,
             on_request=partial(_note_request, record),
             others_spent=lambda: live.budget_left is not None and live.budget_left <= 0,
+            at_work=live.clock.at_work,
             decided=record.decided,
         )
         egress = routes = None
         if agent.network.mode != "none":
             egress = EgressAccess(
-                agent.network,
-                self.dialer,
-                partial(_note_egress, record),
-                decided=record.decided,
+                agent.network, self.dialer, partial(_note_egress, live), decided=record.decided
             )
         if any(secret.hosts for secret in agent.secrets):
             rules = EgressRules(_route_network(agent))
@@ -178,7 +176,7 @@ class Gateway:
                 agent.secrets,
                 prepared.values,
                 self.dialer,
-                partial(_note_route, record),
+                partial(_note_route, live),
                 decided=record.decided,
                 vet=lambda host, port, addresses: rules.vet(host, port)(addresses),
                 is_direct=lambda host, port: rules.name(host, port).private,
@@ -186,7 +184,7 @@ class Gateway:
         reach.bind(egress, routes)
         if agent.parent_tools:
             delegate = live.delegate if agent.subagents else None
-            reach.parent.bind(live.desk.ask, partial(_note_status, record), delegate)
+            reach.parent.bind(live.desk.ask, partial(_note_status, live), delegate)
 
 
 class Staging:
@@ -385,11 +383,14 @@ def _note_request(record: Record, seen: ModelRequestSeen) -> None:
     record.note("model_request", f"{seen.status} {seen.model} {what}", **seen.model_dump())
 
 
-def _note_status(record: Record, text: str, status: str) -> None:
-    record.note("status", f"{status}: {text}" if status else text, status=status)
+def _note_status(live: LiveRun, text: str, status: str) -> None:
+    live.clock.seen_at_work()
+    live.record.note("status", f"{status}: {text}" if status else text, status=status)
 
 
-def _note_egress(record: Record, seen: EgressSeen) -> None:
+def _note_egress(live: LiveRun, seen: EgressSeen) -> None:
+    live.clock.seen_at_work()
+    record = live.record
     where = f"{seen.method} {seen.host}:{seen.port}"
     if seen.allowed:
         record.note("egress", where, **seen.model_dump(exclude={"why"}))
@@ -397,7 +398,9 @@ def _note_egress(record: Record, seen: EgressSeen) -> None:
         record.note("egress_denied", f"{where}: {seen.why}", **seen.model_dump())
 
 
-def _note_route(record: Record, seen: RouteSeen) -> None:
+def _note_route(live: LiveRun, seen: RouteSeen) -> None:
+    live.clock.seen_at_work()
+    record = live.record
     where = f"{seen.method} {seen.host}{seen.path}"
     if seen.allowed:
         record.note("secret_used", f"{seen.secret} for {where}", **seen.model_dump())

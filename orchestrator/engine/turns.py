@@ -8,7 +8,10 @@ import anyio.to_thread
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt
 
 from orchestrator import output
+from orchestrator.containers.processor_time import ProcessorWatch
+from orchestrator.containers.runtime import Container
 from orchestrator.domain.result import Reason
+from orchestrator.engine.clock import Clock
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.stage import Stage
@@ -27,6 +30,9 @@ LAST_CALL_SECONDS = 5.0
 
 ANSWER_CHECK_SECONDS = 20.0
 """For an answer to be compared with its schema, on a machine under load."""
+
+WAITING_LOOK_SECONDS = (1.0, 15.0)
+"""Between two looks at whether an agent works while its caller is waited for: at first, at last."""
 
 OOM_NEWS_SECONDS = 2.0
 """After a CLI has died, for the engine to say that it was for want of memory."""
@@ -159,6 +165,22 @@ async def keep_time(live: LiveRun, conversation: Conversation) -> None:
         await conversation.interrupt()
     except CliEnded:
         pass  # `converse` finds out, too
+
+
+async def watch_waiting(clock: Clock, container: Container) -> None:
+    """While the run waits for its caller, look whether the container computes: then its time goes
+    on. What reaches the gateway, or the record, is noticed without this.
+    """
+    watch = ProcessorWatch(container)
+    while True:
+        watch.forget()
+        await clock.until_still()
+        pause, longest = WAITING_LOOK_SECONDS
+        while clock.stands_still():
+            await anyio.sleep(pause)
+            if clock.stands_still() and await watch.was_busy():
+                clock.seen_at_work(2 * pause)
+            pause = min(2 * pause, longest)
 
 
 async def _explain_end(live: LiveRun, stage: Stage) -> None:

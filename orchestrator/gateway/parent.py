@@ -28,6 +28,7 @@ from orchestrator.gateway.http.server import (
     plain_response,
     serve_http,
 )
+from orchestrator.runners.json_fields import has_more_parts
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,9 @@ PARENT_PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-0
 
 MAX_MESSAGE_BYTES = 256 * 1024
 """One message; the longest question and its default answer fit, however they are escaped."""
+
+MAX_MESSAGE_PARTS = 10_000
+"""Texts, commas and brackets of a message, outside of texts."""
 
 MESSAGE_ROOM_BYTES = 16 * MAX_MESSAGE_BYTES
 """All messages that are held at once."""
@@ -323,7 +327,10 @@ def _message(body: bytes) -> tuple[str, int | str | None, RpcObject] | HttpRespo
     if len(body) > MAX_MESSAGE_BYTES:
         return plain_response(413, f"a message has at most {MAX_MESSAGE_BYTES} bytes")
     try:
-        value = json.loads(body)
+        text = body.decode()
+        if has_more_parts(text, MAX_MESSAGE_PARTS):
+            return plain_response(400, f"a message has at most {MAX_MESSAGE_PARTS} parts")
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return _error(None, _PARSE_ERROR, "that is no JSON", status=400)
     if isinstance(value, list):

@@ -27,6 +27,24 @@ _CLI_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@\[\]-]{0,127}")
 """Of a tool, a server or a model; the model API takes tools of up to 128 characters."""
 
 
+def has_more_parts(text: str, most: int) -> bool:
+    """Whether JSON has more texts, commas and brackets, outside of texts, than that.
+
+    The reader of Python's json holds up the whole process while it reads: a line of millions of
+    parts, for seconds.
+    """
+    if _separators(text) <= most:
+        return False
+    # Most of them are in texts: a tool's result is full of code and tables.
+    marks = text.replace("\\\\", "").replace('\\"', "")  # what is left ends or begins a text
+    texts = marks.count('"') // 2
+    return texts > most or texts + sum(map(_separators, marks.split('"')[::2])) > most
+
+
+def _separators(text: str) -> int:
+    return text.count(",") + text.count("[") + text.count("{")
+
+
 def clean(text: str) -> str:
     """Text that UTF-8 can carry, and not too long: in JSON, "\\ud800" is half a character."""
     return text[:TEXT_CHARS].encode(errors="replace").decode()

@@ -58,6 +58,7 @@ class EndedRun(Frozen):
     """A run that may be removed."""
 
     run_id: str
+    agent: str
     ended: float
     size_bytes: int
     """Roughly what its rows take on the disk."""
@@ -357,13 +358,32 @@ def _event(row: sqlite3.Row) -> Event:
     return Event.model_validate(fields)
 
 
-_TEXTS = f"coalesce(sum(length(text) + length(data) + {ROW_BYTES}), 0)"
-_EXCHANGED = f"coalesce(sum(length(input) + length(coalesce(new_input, '')) + {ROW_BYTES}), 0)"
+def _bytes_of(*columns: str) -> str:
+    """What so many columns of a table's rows take together."""
+    sizes = [f"coalesce(length(CAST({column} AS BLOB)), 0)" for column in columns]
+    return f"coalesce(sum({' + '.join(sizes)} + {ROW_BYTES}), 0)"
+
+
+_SIZED = {
+    "events": ("text", "data"),
+    "questions": ("question", "default_answer", "answer"),
+    "approvals": ("input", "new_input", "message"),
+    "orders": ("text",),
+    "runs": ("task", "result"),
+}
+"""What an agent or its caller writes at any length, by table: all of RUN_TABLES."""
+
+
+def _sizes() -> list[str]:
+    return [
+        f"(SELECT {_bytes_of(*columns)} FROM {table} AS sized WHERE sized.run_id = runs.run_id)"  # noqa: S608 our own text
+        for table, columns in _SIZED.items()
+    ]
+
+
 _REMOVABLE = f"""
-SELECT run_id, ended,
-    length(task) + length(coalesce(result, '')) + {ROW_BYTES}
-    + (SELECT {_TEXTS} FROM events WHERE events.run_id = runs.run_id)
-    + (SELECT {_EXCHANGED} FROM approvals WHERE approvals.run_id = runs.run_id) AS size_bytes
+SELECT run_id, agent, ended,
+    {" + ".join(_sizes())} AS size_bytes
 FROM runs WHERE ended IS NOT NULL AND run_id NOT IN (
     SELECT wanted.value FROM runs AS waiting, json_each(waiting.task, '$.after') AS wanted
     WHERE waiting.ended IS NULL)

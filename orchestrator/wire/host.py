@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -17,7 +18,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.container import Launch, User
 from orchestrator.errors import SpawnFailed, WireLost
 from orchestrator.wire import warden as w
-from orchestrator.wire.streams import Mux, Stream
+from orchestrator.wire.streams import Mux, Stream, pass_through
 
 log = logging.getLogger(__name__)
 
@@ -198,6 +199,8 @@ class Wire:
         self._processes: dict[int, Process] = {}
         self._services: dict[str, RelayService] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._starting = 0
+        """Connections that wait for their turn to be served."""
         self._pings: dict[bytes, asyncio.Event | None] = {}
         self._ping_count = 0
         self._kills: list[asyncio.Event] = []
@@ -403,16 +406,24 @@ class Wire:
         if service is None:
             raise w.Malformed("a connection that nobody asked for")
         stream = self._mux.accept(number)
-        if len(self._tasks) >= 2 * w.MAX_CONNECTIONS:
+        if len(self._tasks) + self._starting >= 2 * w.MAX_CONNECTIONS:
             # A process that connects and resets faster than we can answer: the warden limits open
             # connections only.
             stream.reset()
+            return
+        self._starting += 1
+        self._mux.turnstile.call(partial(self._start_serving, service, stream))
+
+    def _start_serving(self, service: RelayService, stream: Stream) -> None:
+        self._starting -= 1
+        if self.ended is not None:
             return
         task = self._loop.create_task(self._serve(service, stream))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, service: RelayService, stream: Stream) -> None:
+        pass_through(self._mux.turnstile)
         try:
             await service(stream)
             stream.end()

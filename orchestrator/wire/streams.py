@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
+
+import anyio.lowlevel
 
 from orchestrator.errors import WireLost
 from orchestrator.wire import warden as w
@@ -18,15 +21,90 @@ SMALL_BYTES = 4096
 the bytes in it."""
 
 
+RELAYS_PER_TURN = 2
+"""Of the relayed connections of one container, so many go on in one turn of the event loop. There
+may be hundreds, and what each does in its turn takes up to a millisecond: a neighbour's wire would
+wait for all of them, turn after turn."""
+
+
+class Turnstile:
+    """Lets the relayed connections of one wire go on, so many in each turn of the event loop."""
+
+    def __init__(self) -> None:
+        self._gone_on = 0
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._scheduled = False
+
+    def lets_pass(self) -> bool:
+        """One more may go on in this turn; it counts."""
+        if self._waiting or self._gone_on >= RELAYS_PER_TURN:
+            return False
+        self._gone_on += 1
+        self._schedule()
+        return True
+
+    def call(self, action: Callable[[], object]) -> None:
+        """Now or in a later turn, in the order in which they came."""
+        if self.lets_pass():
+            action()
+        else:
+            self._waiting.append(action)
+            self._schedule()
+
+    async def turn(self) -> None:
+        """Wait for one of the next turns."""
+        come = asyncio.Event()
+        self._waiting.append(come.set)
+        self._schedule()
+        await come.wait()
+
+    def open(self) -> None:
+        """The wire has ended: let all go on that wait."""
+        while self._waiting:
+            self._waiting.popleft()()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        self._scheduled, self._gone_on = False, 0
+        while self._waiting and self._gone_on < RELAYS_PER_TURN:
+            self._gone_on += 1
+            self._waiting.popleft()()
+        if self._gone_on:
+            self._schedule()
+
+
+_passing: ContextVar[Turnstile | None] = ContextVar("passing", default=None)
+
+
+def pass_through(turnstile: Turnstile) -> None:
+    """From now on this task, and those that it starts, give way by this one."""
+    _passing.set(turnstile)
+
+
+async def give_way() -> None:
+    """Let others have the event loop before going on with something that takes long."""
+    turnstile = _passing.get()
+    if turnstile is None:
+        await anyio.lowlevel.checkpoint()
+    else:
+        await turnstile.turn()
+
+
 class Stream:
     """One byte stream each way. At most a window's worth waits in either direction.
 
     One task reads and one task writes at a time.
     """
 
-    def __init__(self, number: int, mux: Mux) -> None:
+    def __init__(self, number: int, mux: Mux, turnstile: Turnstile | None = None) -> None:
         self.number = number
         self._mux = mux
+        self._turnstile = turnstile
+        """Of a relayed connection."""
         self._chunks: deque[bytes | bytearray] = deque()
         self._waiting = 0  # bytes in _chunks
         self._read_since_grant = 0
@@ -43,6 +121,8 @@ class Stream:
                 return b""
             self._raise_if_broken()
             await self._change()
+        if self._turnstile is not None and not self._turnstile.lets_pass():
+            await self._turnstile.turn()
         data = self._chunks.popleft()
         if len(data) > max_bytes:
             self._chunks.appendleft(data[max_bytes:])
@@ -173,6 +253,7 @@ class Mux:
         self._last_theirs = 0 if host else -1
         self.lost: str | None = None
         """Why the wire ended, once it has."""
+        self.turnstile = Turnstile()
         self.held: asyncio.Event | None = None
         """There while the transport's buffer is full: writers of data wait for it, other frames are
         sent all the same."""
@@ -214,7 +295,7 @@ class Mux:
         if number % 2 == self._next_own % 2 or number <= self._last_theirs:
             raise w.Malformed(f"stream {number} cannot be opened now")
         self._last_theirs = number
-        stream = self._streams[number] = Stream(number, self)
+        stream = self._streams[number] = Stream(number, self, self.turnstile)
         return stream
 
     def settle(self, stream: Stream) -> None:
@@ -239,6 +320,7 @@ class Mux:
         for stream in self._streams.values():
             stream._notify()
         self._streams.clear()
+        self.turnstile.open()
 
     def _check_ended(self, number: int) -> None:
         """Ignore late frames of a stream that has ended; refuse a number that was never used.

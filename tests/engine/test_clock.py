@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from orchestrator.engine.clock import Clock
@@ -115,3 +116,77 @@ async def test_who_waits_for_a_run_that_waits_spends_no_time_either() -> None:
             assert outer.spent == before
         await anyio.sleep(TICK)
         assert outer.spent > before
+
+
+async def test_time_goes_on_while_the_agent_works_although_somebody_is_waited_for() -> None:
+    clock = Clock(1000)
+    with clock.running() as scope, clock.stopped():
+        with clock.at_work():
+            assert not clock.stands_still()
+            assert scope.deadline < inf
+            before = clock.spent
+            await anyio.sleep(TICK)
+            assert clock.spent > before
+        assert clock.stands_still()
+        assert scope.deadline == inf
+
+
+async def test_an_agent_that_works_now_and_then_while_it_waits_uses_up_its_time() -> None:
+    clock = Clock(5 * TICK)
+    with anyio.fail_after(30):
+        with clock.running() as scope, clock.stopped():
+            for _ in range(1000):
+                await anyio.sleep(TICK)
+                with clock.at_work():
+                    await anyio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+        assert clock.spent >= 5 * TICK
+
+
+async def test_a_late_sign_of_work_costs_no_more_than_may_have_gone_into_it() -> None:
+    clock = Clock(1000)
+    with clock.running(), clock.stopped():
+        await anyio.sleep(5 * TICK)
+        before = clock.spent
+        clock.seen_at_work(TICK)
+        assert clock.spent == pytest.approx(before + TICK)
+        clock.seen_at_work(TICK)
+        assert clock.spent == pytest.approx(before + TICK, abs=TICK / 2)
+
+
+async def test_a_sign_of_work_costs_nothing_while_nobody_is_waited_for() -> None:
+    clock = Clock(1000)
+    clock.seen_at_work()
+    with clock.running():
+        with clock.stopped():
+            await anyio.sleep(5 * TICK)
+        before = clock.spent
+        clock.seen_at_work()
+        assert clock.spent < before + 4 * TICK
+    clock.seen_at_work()
+
+
+async def test_a_run_goes_on_while_one_that_works_for_it_does_whatever_it_asks() -> None:
+    outer = Clock(1000)
+    first, second = Clock(1000, outer=outer), Clock(1000, outer=outer)
+    with outer.running(), outer.stopped():
+        assert outer.stands_still()
+        with first.running(), second.running():
+            assert not outer.stands_still()
+            with first.stopped():
+                assert not outer.stands_still()
+                with second.stopped():
+                    assert outer.stands_still()
+                    with second.at_work():
+                        assert not outer.stands_still()
+        assert outer.stands_still()
+    assert not outer.stands_still()
+
+
+async def test_whoever_waits_for_a_time_hears_of_work_that_is_seen_later() -> None:
+    clock = Clock(1000)
+    with anyio.fail_after(30), clock.running(), clock.stopped():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(clock.until, 2 * TICK)
+            await anyio.sleep(3 * TICK)
+            clock.seen_at_work()

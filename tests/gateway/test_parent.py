@@ -158,6 +158,8 @@ async def test_there_is_nothing_else_here(method: str, path: str, status: int) -
     [
         (b"{", 400),
         (b"[" * 100_000, 400),
+        (message("ping", {"x": [[]] * 20_000}), 400),
+        (message("ping").decode().encode("utf-16"), 400),
         (b"[" + message("ping") + b"]", 400),
         (b'"ping"', 400),
         (b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}', 400),

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine.record import LOOKED_AT, MAX_TEXT, Record
+from orchestrator.engine.record import LOOKED_AT, MAX_DATA, MAX_TEXT, Record
 from orchestrator.errors import StoreFailed
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionKey, SessionRows
@@ -195,7 +195,8 @@ async def test_chatter_does_not_hide_what_the_gateway_saw(
         (5, "text", "4"),
         (6, "warning", "5 events; no more of them are kept"),
         (7, "egress_denied", "evil.example"),
-        (8, "ended", "completed"),
+        (8, "warning", "5 events more were not kept"),
+        (9, "ended", "completed"),
     ]
 
 
@@ -245,4 +246,45 @@ async def test_whatever_an_agent_has_us_write_down_there_is_a_limit_to_it(
         record.note(kind, "x")
     record.note("ended", "")
     kept = Counter(event.kind for event in record.take())
-    assert kept == {"text": 3, "approval_asked": 3, "egress": 3, "warning": 3, "ended": 1}
+    assert kept == {"text": 3, "approval_asked": 3, "egress": 3, "warning": 4, "ended": 1}
+
+
+async def test_what_is_kept_of_a_run_is_limited_in_bytes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = {"chatter": 100_000, "words": 100_000, "outside": 100_000}
+    monkeypatch.setattr("orchestrator.engine.record.MAX_EVENT_BYTES", most)
+    record = Record("r1", store, events_per_second=10_000)
+    for _ in range(100):  # in the store, each of these characters takes six bytes or more
+        record.note("tool_call", "\N{GRINNING FACE}" * 2000, input={"x": "\x00" * 4000})
+    record.note("egress_denied", "evil.example")
+    record.note("ended", "completed")
+    await record.flush()
+    events = await store.events("r1")
+    assert [event.kind for event in events if event.kind != "tool_call"] == [
+        "warning",
+        "egress_denied",
+        "warning",
+        "ended",
+    ]
+    kept = await store.database.select(
+        "SELECT sum(length(CAST(text AS BLOB)) + length(data)) FROM events"
+    )
+    assert 60_000 < kept[0][0] < 102_000
+
+
+async def test_the_data_of_one_event_has_an_end_however_it_is_nested(store: Store) -> None:
+    record = Record("r1", store)
+    words = {f"k{n}": [{"deep": "w" * 100} for _ in range(90)] for n in range(90)}
+    record.note("tool_call", "x", input=words, more="y" * 10, number=5)
+    (event,) = record.take()
+    assert len(json.dumps(event.data)) < 3 * MAX_DATA
+    assert event.data["more"] == "…"
+    assert event.data["number"] == 5
+
+
+async def test_long_texts_are_cleaned_elsewhere_and_as_well(store: Store) -> None:
+    record = Record("r1", store, secrets=["hunter2hunter2"])
+    for size in (10, 100_000):
+        cleaned = await record.cleaned({"a": ["x" * size, "hunter2hunter2", 1]})
+        assert cleaned == {"a": ["x" * size, "[secret]", 1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,7 +15,7 @@ from orchestrator.errors import SpawnFailed, WireLost
 from orchestrator.wire import host
 from orchestrator.wire import warden as w
 from orchestrator.wire.host import Completed, Wire, WireEnd
-from orchestrator.wire.streams import Stream
+from orchestrator.wire.streams import RELAYS_PER_TURN, Stream, give_way
 from tests.wire.test_host import HELLO, DeadEnd, new_wire
 
 PATIENCE = 10
@@ -302,8 +303,58 @@ async def test_more_connections_than_are_open_are_reset_while_the_first_are_serv
     for number in range(2, 2 * most + 4, 2):
         wire.feed(w.encode(w.OPEN, number, b"web"))
     assert frames(link) == [(w.RESET, 2 * most + 2, b"")]
-    assert len(wire._tasks) == most
+    assert len(wire._tasks) + wire._starting == most
     await wire.close()
+    assert wire._starting == 0
+    assert not wire._tasks
+
+
+async def test_of_many_connections_few_go_on_in_each_turn_of_the_event_loop() -> None:
+    """Whatever they do: begin, read what has come, or give way in the middle of something."""
+    wire, _ = new_wire()
+    steps = 0
+
+    async def busy(stream: Stream) -> None:
+        nonlocal steps
+        steps += 1
+        while await stream.read(1):
+            steps += 1
+            await give_way()
+            steps += 1
+
+    wire._services["web"] = busy
+    for number in range(2, 202, 2):
+        wire.feed(w.encode(w.OPEN, number, b"web"))
+        wire.feed(w.encode(w.DATA, number, b"12345"))
+    most, turns = 0, 0
+    with anyio.fail_after(60):
+        while steps < 100 * 11:
+            before = steps
+            await asyncio.sleep(0)  # one turn, neither more nor less
+            most, turns = max(most, steps - before), turns + 1
+    assert most <= 2 * RELAYS_PER_TURN  # to begin, or to give way, and to read after that
+    assert turns >= 100 * 11 / most
+    await wire.close()
+
+
+async def test_connections_that_wait_for_their_turn_end_with_the_wire() -> None:
+    wire, _ = new_wire()
+    served = 0
+
+    async def busy(stream: Stream) -> None:
+        nonlocal served
+        served += 1
+        while await stream.read():
+            pass
+
+    wire._services["web"] = busy
+    for number in range(2, 202, 2):
+        wire.feed(w.encode(w.OPEN, number, b"web"))
+        wire.feed(w.encode(w.DATA, number, b"12345"))
+    with anyio.fail_after(60):
+        await wire.close()
+    assert served <= RELAYS_PER_TURN
+    assert not wire._tasks
 
 
 async def _nothing(stream: Stream) -> None: ...

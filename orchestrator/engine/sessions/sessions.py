@@ -3,6 +3,9 @@
 While it is in use, and for a while after, the CLI stays alive and the next call is one more line on
 its stdin. Then the CLI goes, later the container stops; the files stay, and with them the
 conversation, which the next call takes up again, in this process or in another one.
+
+Between two calls every process in the container is stopped: what an agent leaves running would
+otherwise work on, at nobody's expense. The next call lets them go on before anything is said.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import Self, TypeVar
 import anyio
 
 from orchestrator.containers.exhaustion import DiskWatch
+from orchestrator.containers.processor_time import ProcessorWatch
 from orchestrator.containers.runtime import Container, Runtime
 from orchestrator.domain.agent import Session
 from orchestrator.domain.container import ContainerSpec, Launch
@@ -46,7 +50,7 @@ IDLE_LOOK_SECONDS = 0.5
 """How often idle sessions are looked at, and those that another process waits for."""
 
 IDLE_DISK_SECONDS = 15.0
-"""How often a session's files are measured between calls: what an agent left running may write."""
+"""How often a session's files are measured, and whether what an agent left running stands still."""
 
 SWEEP_SECONDS = 60.0
 """How often the store is searched for sessions that have expired."""
@@ -95,6 +99,7 @@ class _KeptContainer:
     reach: Reach
     disk: DiskWatch
     limits: LimitCounter
+    processor: ProcessorWatch
 
 
 @dataclass
@@ -114,10 +119,26 @@ class _HeldSession:
     """On this process's clock."""
     looked: float = inf
     """When what its files take up was last looked at, on the same clock; not while it is."""
+    at_rest: bool = False
+    """No call has it: what the agent left running is to stand still."""
 
     @property
     def is_there(self) -> bool:
         return self.place is not None and self.place.container.wire.ended is None
+
+    def rest(self) -> None:
+        """Stop whatever the agent left running, unless a helper of ours is at work beside it; then
+        whoever waits for that one calls this again.
+        """
+        if self.at_rest and self.looked != inf and self.place is not None:
+            self.place.container.wire.stop_all()
+
+    def wake(self) -> None:
+        """Let it go on: the next call begins."""
+        self.at_rest = False
+        if self.place is not None:
+            self.place.processor.forget()
+            self.place.container.wire.continue_all()
 
     async def end_cli(self) -> None:
         self.stage = None
@@ -207,6 +228,7 @@ class Sessions:
 
     async def _ready(self, live: _HeldSession, makings: Makings) -> SessionUse:
         old = await self._taken_over(live.key)
+        live.wake()
         made_of = f"{makings.spec.digest} {makings.agent_digest}"
         if live.place is not None and (not live.is_there or live.made_of != made_of):
             await live.end_container()
@@ -270,7 +292,13 @@ class Sessions:
         try:
             container = await self._until_free(live.key, enter)
             disk = DiskWatch(container, makings.disk_bytes)
-            place = _KeptContainer(container, makings.reach(), disk, LimitCounter(container))
+            place = _KeptContainer(
+                container,
+                makings.reach(),
+                disk,
+                LimitCounter(container),
+                ProcessorWatch(container),
+            )
             place.reach.revoke()
             await place.reach.offer(place.container)
         except BaseException:
@@ -312,6 +340,8 @@ class Sessions:
         live.place.reach.revoke()  # what the agent left running may not go on at our expense
         if live.stage is not None and not live.stage.conversation.at_rest:
             await live.end_cli()
+        live.at_rest = True
+        live.rest()
         live.used = time.monotonic()
         await self._rows.used(live.key, _state(live), live.session.expire_seconds)
 
@@ -362,14 +392,28 @@ class Sessions:
     async def _look_at_disk(self, live: _HeldSession) -> None:
         with _told():
             place = live.place
-            hit = None if place is None else await place.disk.look()
-            live.looked = time.monotonic()
-            if hit is None:
+            try:
+                why = "" if place is None else await self._seen_in(live, place)
+            finally:
+                live.looked = time.monotonic()
+                live.rest()
+            if not why:
                 return
-            log.warning("%s is stopped: %s", live.key.text, hit.message)
+            log.warning("%s is stopped: %s", live.key.text, why)
             async with live.lock:
                 if live.place is place:
                     await self._stop(live)
+
+    async def _seen_in(self, live: _HeldSession, place: _KeptContainer) -> str:
+        """Why the container has to be stopped, if it has to be."""
+        if live.at_rest and await place.processor.was_busy() and live.at_rest:
+            # A process can have the kernel continue it, by a timer of its own.
+            return "something in it does not stand still between calls"
+        hit = await place.disk.look()
+        place.processor.forget()  # the look itself computes
+        if live.at_rest:
+            await place.processor.was_busy()
+        return "" if hit is None else hit.message
 
     async def _stop(self, live: _HeldSession) -> None:
         if live.place is None:

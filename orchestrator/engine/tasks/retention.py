@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -41,7 +42,8 @@ class Keep(Frozen):
     count: int | None = None
     """Of the others, so many stay: those that ended last."""
     total_bytes: int | None = None
-    """And of these, as many as fit, counting their changes to copies of workspaces."""
+    """And of these, as many as fit, counting their changes to copies of workspaces: of the agent
+    whose runs take most, the oldest go first."""
 
 
 class Pruned(Frozen):
@@ -63,7 +65,7 @@ class Retention:
     async def prune(self, keep: Keep, *, dry_run: bool = False) -> Pruned:
         """Remove all but what is to be kept; runs that waiting runs are to follow stay as well."""
         ended = await self._ended()
-        too_old = list(_surplus(ended, keep, now=time.time()))
+        too_old = _surplus(ended, keep, now=time.time())
         for at in range(0, 0 if dry_run else len(too_old), AT_ONCE):
             await self._remove([run.run_id for run in too_old[at : at + AT_ONCE]])
         if not dry_run:
@@ -129,21 +131,32 @@ async def kept_tidy(
             await asyncio.gather(looking, return_exceptions=True)
 
 
-def _surplus(ended: Sequence[EndedRun], keep: Keep, now: float) -> Iterator[EndedRun]:
+def _surplus(ended: Sequence[EndedRun], keep: Keep, now: float) -> list[EndedRun]:
     """Of runs in the order they ended, those that ended too long ago, are too many or take too
     much. Pure.
+
+    Where all take too much together, the agent goes first whose runs take most: one that fills the
+    record must not have the runs of the others removed for it.
     """
-    left = len(ended)
-    size_bytes = sum(run.size_bytes for run in ended)
-    for run in ended:
-        too_old = keep.days is not None and run.ended < now - keep.days * DAY_SECONDS
-        too_many = keep.count is not None and left > keep.count
-        too_much = keep.total_bytes is not None and size_bytes > keep.total_bytes
-        if not (too_old or too_many or too_much):
-            return
-        yield run
-        left -= 1
-        size_bytes -= run.size_bytes
+    too_old = [
+        run
+        for number, run in enumerate(ended)
+        if (keep.days is not None and run.ended < now - keep.days * DAY_SECONDS)
+        or (keep.count is not None and len(ended) - number > keep.count)
+    ]
+    of_agent: dict[str, deque[EndedRun]] = defaultdict(deque)
+    for run in ended[len(too_old) :]:
+        of_agent[run.agent].append(run)
+    taken = {agent: sum(run.size_bytes for run in runs) for agent, runs in of_agent.items()}
+    too_much: list[EndedRun] = []
+    while keep.total_bytes is not None and sum(taken.values()) > keep.total_bytes:
+        largest = max(taken, key=taken.__getitem__)
+        run = of_agent[largest].popleft()
+        too_much.append(run)
+        taken[largest] -= run.size_bytes
+        if not of_agent[largest]:
+            del taken[largest]
+    return too_old + sorted(too_much, key=lambda run: run.ended)
 
 
 def _is_due(mark: Path) -> bool:

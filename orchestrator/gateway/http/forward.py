@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
-import anyio.lowlevel
 import h11
 
 from orchestrator.errors import WireLost
@@ -33,6 +32,7 @@ from orchestrator.gateway.http.headers import (
 )
 from orchestrator.gateway.http.request_head import ANSWER_HEAD_BYTES, Head
 from orchestrator.gateway.http.socket_stream import Unreachable
+from orchestrator.wire.streams import give_way
 
 MOVED_SECONDS = 1.0
 """How exactly IDLE_SECONDS are measured: moving a deadline with every piece costs more than the
@@ -313,7 +313,7 @@ async def _at_hand(http: h11.Connection) -> bytes:
         elif not isinstance(event, h11.EndOfMessage):
             raise h11.RemoteProtocolError("it broke off")
         if len(pieces) % TURN_EVENTS == TURN_EVENTS - 1:
-            await anyio.lowlevel.checkpoint()
+            await give_way()
     return b"".join(pieces)
 
 

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import anyio
-import anyio.lowlevel
 import h11
 
 from orchestrator.errors import WireLost
@@ -29,6 +28,7 @@ from orchestrator.gateway.http.request_head import (
     answer_shortly,
     next_head,
 )
+from orchestrator.wire.streams import give_way
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class _Connection:
                 if pieces > MAX_PIECES and len(body) < pieces * PIECE_AT_LEAST_BYTES:
                     raise RequestRefused(413, "a body in so many pieces has to have larger ones")
                 if pieces % TURN_EVENTS == 0:
-                    await anyio.lowlevel.checkpoint()
+                    await give_way()
             elif isinstance(event, h11.EndOfMessage):
                 return bytes(body)
             else:

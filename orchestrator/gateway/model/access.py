@@ -7,6 +7,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
 import anyio
@@ -59,6 +60,7 @@ class ModelAccess:
         """Its open connections are of requests that are looked at, wait for their budget or are
         under way."""
         self._decided: Decided = undecided
+        self._at_work: Callable[[], AbstractContextManager[None]] = nullcontext
         self._waiting = False
         self._under_way: set[ModelExchange] = set()
         self._room = BodyRoom()
@@ -81,13 +83,17 @@ class ModelAccess:
         budget_usd: float | None,
         on_request: OnRequest | None,
         others_spent: Callable[[], bool] = lambda: False,
+        at_work: Callable[[], AbstractContextManager[None]] = nullcontext,
         decided: Decided = undecided,
     ) -> None:
-        """Let the token open things for a run, whose bill begins at nothing; `decided` is waited
-        for before a request is refused for want of money.
+        """Let the token open things for a run, whose bill begins at nothing.
+
+        Each request is under way in a block of `at_work`; `decided` is waited for before a request
+        is refused for want of money.
         """
         self._decided = decided
         self.bill = ModelBill(budget_usd, on_request, others_spent)
+        self._at_work = at_work
         self._waiting = False
         self._doorway.reopen()
 
@@ -124,15 +130,17 @@ class ModelAccess:
             return model_errors.other_path(PATHS)
         if self._doorway.open_connections >= MAX_UNDER_WAY:
             return model_errors.too_many(MAX_UNDER_WAY)
+        under_way = ExitStack()
+        under_way.enter_context(self._at_work())
         self._doorway.enter(scope)
-        leave = partial(self._doorway.leave, scope)
+        under_way.callback(self._doorway.leave, scope)
         try:
-            begun = await self._begun(request, leave)
+            begun = await self._begun(request, under_way.close)
         except BaseException:
-            leave()
+            under_way.close()
             raise
         if isinstance(begun, HttpResponse):
-            leave()
+            under_way.close()
             return begun
         return await begun.answer(self._upstream)
 

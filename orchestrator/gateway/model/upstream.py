@@ -10,11 +10,10 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-import anyio.lowlevel
-
 from orchestrator.errors import OperatorError
 from orchestrator.gateway.http.byte_stream import TURN_EVENTS
 from orchestrator.gateway.http.headers import Headers, as_bytes
+from orchestrator.wire.streams import give_way
 
 if TYPE_CHECKING:
     import httpx
@@ -148,7 +147,7 @@ class HttpUpstream:
                 yield chunk
                 chunks += 1
                 if chunks % TURN_EVENTS == 0:  # what has arrived is read without waiting
-                    await anyio.lowlevel.checkpoint()
+                    await give_way()
         except httpx.HTTPError as exc:
             raise UpstreamLost(self._why(exc)) from None
 

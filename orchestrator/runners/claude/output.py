@@ -12,6 +12,7 @@ from orchestrator.runners.json_fields import (
     clean,
     dict_of,
     dicts_of,
+    has_more_parts,
     id_of,
     int_of,
     name_of,
@@ -37,6 +38,9 @@ OUTPUT_LINE_BYTES = 8 * 1024 * 1024
 
 ASKED_CHARS = 1024 * 1024
 """Of the input of a call that the caller has to approve: no caller reads more than that."""
+
+MAX_LINE_PARTS = 100_000
+"""Texts, commas and brackets of a line, outside of texts: ten times of what is handed on of it."""
 
 NOISE_CHARS = 500
 """How much of a line that cannot be parsed is repeated."""
@@ -116,6 +120,8 @@ class Parser:
 
 
 def _event(text: str) -> dict[str, object] | None:
+    if has_more_parts(text, MAX_LINE_PARTS):
+        return None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

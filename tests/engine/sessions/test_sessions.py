@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -12,13 +13,14 @@ import pytest
 
 from orchestrator.containers import exhaustion
 from orchestrator.containers.docker.runtime import DockerRuntime
+from orchestrator.domain.container import HOME, Launch
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions import sessions
 from orchestrator.engine.sessions.memory import MEMORY_BYTES, Memory
-from orchestrator.errors import SessionRefused
+from orchestrator.errors import SessionRefused, WireLost
 from tests.engine.harness import Harness, Steps
 
 PATIENCE = 170
@@ -140,14 +142,18 @@ async def test_a_session_whose_files_take_too_much_is_disk_full(
     assert FULL in result.message
 
 
-async def test_what_a_call_left_running_cannot_fill_the_disk_before_the_next(
+async def test_what_fills_the_disk_between_calls_is_noticed_before_the_next(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What an agent leaves stands still between calls; this is in the place of what does not."""
     monkeypatch.setattr(sessions, "IDLE_DISK_SECONDS", 0.05)
     service = remembering(harness, resources={"disk_mb": 16})
-    later = "until [ -e go ]; do sleep 0.1; done; head -c 40M /dev/zero > fill; tail -f /dev/null"
-    await told(service, f"setsid sh -c '{later}' > /dev/null 2>&1 & echo done")
-    await told(service, "touch go; echo done")
+    await told(service, "echo done")
+    place = harness.sessions._live[harness.key].place
+    assert place is not None
+    fill = Launch(argv=("sh", "-c", f"head -c 40M /dev/zero > {HOME}/fill"))
+    with suppress(WireLost):
+        await place.container.run(fill)
     await until_state(harness, "stopped")
 
     with anyio.fail_after(PATIENCE):

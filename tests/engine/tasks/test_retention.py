@@ -19,7 +19,7 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.tasks.retention import Keep, Pruned, Retention, kept_tidy
 from orchestrator.store.exchanges import Exchanges
-from orchestrator.store.runs import Store
+from orchestrator.store.runs import _SIZED, Store
 from orchestrator.store.schema import RUN_TABLES
 
 DAY = 86400.0
@@ -38,10 +38,15 @@ class Kept:
         self.retention = Retention(self.store, self.copies)
 
     async def run(
-        self, run_id: str, days_ago: float | None, *, after: tuple[str, ...] = ()
+        self,
+        run_id: str,
+        days_ago: float | None,
+        *,
+        after: tuple[str, ...] = (),
+        agent: str = "a",
     ) -> None:
         """With an event, a question, an approval, an order and a changed file; None: it goes on."""
-        await self.store.add_run(Task(agent="a", prompt="p", run_id=run_id, after=after))
+        await self.store.add_run(Task(agent=agent, prompt="p", run_id=run_id, after=after))
         await self.store.set_status(run_id, "running")
         event = Event(run_id=run_id, seq=1, at=1, kind="text", text="x" * 1000)
         await self.store.add_events([event])
@@ -117,6 +122,37 @@ async def test_of_too_much_the_oldest_go_until_the_rest_fits(kept: Kept) -> None
     assert await kept.retention.prune(Keep(total_bytes=1_000_000)) == Pruned()
     assert (await kept.retention.prune(Keep(total_bytes=30_000))).run_ids == ("r2",)
     assert await kept.left() == {"r1", "r3"}
+
+
+async def test_of_too_much_the_runs_of_the_agent_go_that_takes_most(kept: Kept) -> None:
+    for run_id, days, agent in (("r1", 9, "a"), ("r2", 8, "b"), ("r3", 7, "c")):
+        await kept.run(run_id, days, agent=agent)
+    for run_id, days in (("r4", 3), ("r5", 2), ("r6", 1)):
+        await kept.run(run_id, days, agent="hog")
+    assert (await kept.retention.prune(Keep(total_bytes=50_000))).run_ids == ("r4", "r5")
+    assert await kept.left() == {"r1", "r2", "r3", "r6"}
+
+
+async def test_what_is_asked_and_said_counts_in_bytes(kept: Kept) -> None:
+    for run_id in ("r1", "r2", "r3", "r4"):
+        await kept.run(run_id, None)
+    long = "\N{GRINNING FACE}" * 20_000
+    asked = Question(message_id="m", run_id="r1", question=long, default_answer=long)
+    await kept.exchanges.ask(asked)
+    await kept.exchanges.answer("r1", "m", long)
+    await kept.exchanges.request(Approval(call_id="d", run_id="r2", tool="Bash"))
+    await kept.exchanges.decide("r2", "d", "rejected", message=long)
+    await kept.exchanges.order("r3", "say", long)
+    for run_id in ("r1", "r2", "r3", "r4"):
+        done = RunResult(run_id=run_id, agent="a", caller="main", status="completed", reason="ok")
+        await kept.store.finish(done)
+    sizes = {run.run_id: run.size_bytes for run in await kept.store.removable()}
+    usual = sizes.pop("r4")
+    assert [round((size - usual) / 80_000, 1) for size in sizes.values()] == [3.0, 1.0, 1.0]
+
+
+def test_every_table_of_a_run_is_counted() -> None:
+    assert set(_SIZED) == set(RUN_TABLES)
 
 
 async def test_a_dry_run_removes_nothing(kept: Kept) -> None:
