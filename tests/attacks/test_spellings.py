@@ -1,4 +1,4 @@
-"""Attacks by spelling: a secret comes back as a template, a terminal or a mail program writes it."""
+"""Attacks by spelling: a secret comes back as a template, a terminal or a mail writes it."""
 
 from __future__ import annotations
 
