@@ -2,15 +2,20 @@
 
 A secret is seldom shown as it is: a URL percent-encodes it, JSON escapes it, and a header such as
 "Basic dXNlcjp0b2tlbg==" holds it in base64, at whatever offset the user's name left, and a file's
-base64 is broken into lines. What an agent encodes in a way of its own is not found: what keeps a
-secret from an agent is that the agent never has it.
+base64 is broken into lines. It is looked for twice: in every shape that one program gives it, byte
+by byte; and in the text with all escapes and line breaks undone, however they are mixed. What an
+agent encodes in a way of its own is not found: what keeps a secret from an agent is that the agent
+never has it.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 MIN_SECRET = 8
 """Shorter values are not looked for: they would be found everywhere."""
@@ -23,13 +28,66 @@ BEGINNING = 3
 
 MARK = "[secret]"
 
+BEGINS_ESCAPE = (b"%", b"&", b"=", b"\\", b"\n", b"\r")
+"""Of what secrets are found by, none of these is part: it may be gone once escapes are undone."""
+
 JSON_ESCAPES = {char: f"\\{letter}" for char, letter in zip('"/\b\f\n\r\t', '"/bfnrt', strict=True)}
 """How JSON writes what it need not write in hex."""
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
-ESCAPES = (re.compile(rb"%[0-9A-Fa-f]{2}"), re.compile(rb"\\u[0-9A-Fa-f]{4}"))
-"""A character that is written by its number, be that necessary or not. Two are quicker than one."""
+ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}")
+"""A character that is written by its number, be that necessary or not."""
+
+ENTITIES = {
+    b"amp": b"&",
+    b"lt": b"<",
+    b"gt": b">",
+    b"quot": b'"',
+    b"apos": b"'",
+    b"sol": b"/",
+    b"plus": b"+",
+    b"equals": b"=",
+    b"colon": b":",
+    b"num": b"#",
+    b"commat": b"@",
+    b"percnt": b"%",
+    b"lowbar": b"_",
+    b"period": b".",
+    b"excl": b"!",
+    b"dollar": b"$",
+}
+"""HTML's names of what tokens and passwords are made of."""
+
+LOOSE = re.compile(
+    rb"[%&=\\\r\n](?:(?<=%)(?:25)*(?P<percent>[0-9A-Fa-f]{2})"
+    rb"|(?<=\\)\\*(?:(?:u00|x)(?P<hex>[0-7][0-9A-Fa-f])|u\{0*(?P<braced>[0-7]?[0-9A-Fa-f])\}"
+    rb"|r\\+n|n)?"
+    rb"|(?<=&)(?:\#(?:[xX]0*(?P<entity>[0-7]?[0-9A-Fa-f])"
+    rb"|0*(?P<decimal>1[01][0-9]|12[0-7]|[1-9]?[0-9]))|(?P<name>[a-z]{2,6}));"
+    rb"|(?<==)(?:3[Dd])?|(?<=[\r\n]))"
+)
+"""Escapes as URLs, JSON, C, HTML and mail write them, some of them twice over; and DROPPED. What
+they begin with is looked for first, which is quick. Only of ASCII: what else there is, the exact
+shapes find."""
+
+ANY_LOOSE = re.compile(re.sub(rb"\?P<[a-z]+>", b"?:", LOOSE.pattern))
+"""The same without groups, which is quicker."""
+
+DROPPED = b"\\=\r\n"
+"""What is not compared: it breaks lines, or is doubled, or both."""
+
+LOOSE_BEGUN = re.compile(
+    rb"(?:%[0-9A-Fa-f]{0,7}|\\+(?:[ux]\{?[0-9A-Fa-f]{0,4}|r\\*)?"
+    rb"|&(?:\#[xX]?[0-9A-Fa-f]{0,6}|[a-z]{0,6})|=3?)\Z"
+)
+"""The end of a piece of a stream that may be the beginning of an escape."""
+
+MAX_LOOSE_SPELLINGS = 64
+"""Different escapes in one text that are undone one after the other: of more, all are at once."""
+
+LOOSE_TAIL = 12 * PIECE
+"""So much of a stream may be held back, however the secret is spelt."""
 
 Unit = tuple[bytes, ...]
 """A character of a secret, or a digit of its encoding: each way in which it may be written."""
@@ -66,6 +124,8 @@ class Way:
         self.pattern = re.compile(b"|".join(map(_expression, shapes)), re.DOTALL)
         self.anchors = frozenset(map(_anchor, shapes))
         self.longest = max(sum(max(map(len, unit)) for unit in shape) for shape in shapes)
+        self.loose = tuple(each for each in _loose_texts(piece) if len(each) >= MIN_SECRET)
+        """To be found where all escapes are undone."""
         self.beginnings: dict[bytes, list[Shape]] = {}
         for shape in shapes:
             for beginning in _beginnings(shape):
@@ -83,7 +143,8 @@ class Redactor:
         self._ways: dict[str, Way] = {}
         """By their pieces, the longest first."""
         self._anchors: frozenset[bytes] = frozenset()
-        self._anchor_bytes: frozenset[int] = frozenset()
+        self._loose: frozenset[bytes] = frozenset()
+        self._loose_beginnings: tuple[bytes, ...] = ()
         self._beginnings: frozenset[bytes] = frozenset()
         self._longest = 0
         self.add(secrets)
@@ -101,7 +162,9 @@ class Redactor:
         order = sorted(self._ways.values(), key=lambda way: (-len(way.piece), way.piece))
         self._ways = {way.piece: way for way in order}
         self._anchors = frozenset().union(*(way.anchors for way in order))
-        self._anchor_bytes = frozenset(b"".join(self._anchors))
+        self._loose = frozenset(itertools.chain(*(way.loose for way in order)))
+        firsts = {text[0] for text in self._loose}
+        self._loose_beginnings = tuple(itertools.chain(*map(_spellings, sorted(firsts))))
         self._beginnings = frozenset().union(*(way.beginnings for way in order))
         self._longest = max((way.longest for way in order), default=0)
 
@@ -125,7 +188,9 @@ class Redactor:
 
     def masked(self, data: bytes, mask: bytes, *, last: bool) -> tuple[bytes, bytes]:
         """What is decided of the data, masked; and the rest, which may begin a secret."""
-        limit = len(data) if last else self._undecided(data)
+        limit = len(data)
+        if not last and self._ways:
+            limit = min(self._undecided(data), self._undecided_loose(data))
         clean, at = [], 0
         for start, end in self._found(data):
             if start >= limit:
@@ -147,13 +212,39 @@ class Redactor:
                     return start
         return len(data)
 
+    def _undecided_loose(self, data: bytes) -> int:
+        """The same for one that shows up once escapes are undone."""
+        tail = data[-LOOSE_TAIL:]
+        before = len(data) - len(tail)
+        begun = LOOSE_BEGUN.search(tail)
+        undone = _Undone(tail[: begun.start()] if begun else tail)
+        held = 0
+        for text in self._loose:
+            end = text.rfind(undone.text[-1:], 0, len(text) - 1) if undone.text else -1
+            while end >= held:
+                if undone.text.endswith(text[: end + 1]):
+                    held = end + 1
+                    break
+                end = text.rfind(undone.text[-1:], 0, end)
+        if held:
+            return before + undone.start(len(undone.text) - held)
+        rest = tail[begun.start() :] if begun else b""
+        return len(data) - len(rest) * (rest != b"" and self._may_spell(rest))
+
+    def _may_spell(self, begun: bytes) -> bool:
+        return any(each.startswith(begun) for each in self._loose_beginnings)
+
     def _found(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Where secrets begin and end, in order; those that overlap are one."""
-        spans = sorted(
+        if not self._ways:
+            return
+        undone = _Undone(data)
+        patterns = (
             found.span()
-            for way, start, end in (self._near(data) if self._ways else ())
+            for way, start, end in self._near(undone)
             for found in way.pattern.finditer(data, start, end)
         )
+        spans = sorted(itertools.chain(patterns, self._found_loose(undone)))
         at = 0
         for number, (start, end) in enumerate(spans):
             if number and start < spans[at][1]:
@@ -163,44 +254,134 @@ class Redactor:
                 spans[at] = (start, end)
         yield from spans[: at + 1]
 
-    def _near(self, data: bytes) -> Iterator[tuple[Way, int, int]]:
+    def _found_loose(self, undone: _Undone) -> Iterator[tuple[int, int]]:
+        for way in self._ways.values():
+            if undone.shown.isdisjoint(way.anchors):
+                continue
+            for text in way.loose:
+                if undone.has_hidden(text):
+                    spans = ((at, at + len(text)) for at in _every(text, undone.text))
+                    yield from ((undone.start(first), undone.end(last)) for first, last in spans)
+
+    def _near(self, undone: _Undone) -> Iterator[tuple[Way, int, int]]:
         """The parts of the data in which a secret can be: around what each of them must have.
 
         The pattern alone would do, at some MB a second; to look for plain bytes is quick. A secret
-        that is escaped or broken into lines shows up when that is undone: then the whole data is
-        searched, but only for the secrets that showed up.
+        that is escaped or broken into lines shows up when that is undone.
         """
-        undone, hidden = self._undone(data), {b""}  # one may have nothing that it must have
+        data, spots = undone.data, set[int]()
+        for anchor in self._anchors:
+            if not anchor or anchor in undone.text:
+                undone.shown.add(anchor)
+            if anchor:
+                spots.update(_every(anchor, data))
+            if anchor in undone.shown and anchor and undone.has_hidden(anchor):
+                spots.update(undone.start(at) for at in _every(anchor, undone.text))
         parts: list[tuple[int, int]] = []
-        for spot in sorted(self._spots(data)):
+        for spot in sorted(spots):
             start, end = max(0, spot - self._longest), spot + self._longest
             if parts and start <= parts[-1][1]:
                 parts[-1] = (parts[-1][0], end)
             else:
                 parts.append((start, end))
-        for anchor in self._anchors:
-            if anchor in undone and undone.count(anchor) > data.count(anchor):
-                hidden.add(anchor)
         for way in self._ways.values():
-            where = parts if hidden.isdisjoint(way.anchors) else [(0, len(data))]
+            # One may have nothing that it must have.
+            where = parts if b"" not in way.anchors else [(0, len(data))]
             yield from ((way, start, end) for start, end in where)
 
-    def _spots(self, data: bytes) -> Iterator[int]:
-        for anchor in self._anchors - {b""}:
-            at = data.find(anchor)
-            while at >= 0:
-                yield at
-                at = data.find(anchor, at + 1)
 
-    def _undone(self, data: bytes) -> bytes:
-        """The data without line breaks, and without escapes of what secrets are found by."""
-        for escape in {each for escapes in ESCAPES for each in escapes.findall(data)}:
-            code = int(escape.lstrip(b"%\\u"), 16)
-            if code in self._anchor_bytes:
-                data = data.replace(escape, bytes((code,)))
-        for line_break in LINE_BREAKS:
-            data = data.replace(line_break, b"")
-        return data
+class _Undone:
+    """Data without escapes and line breaks, which knows where each byte of it was."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.text = _undone(data)
+        self.shown: set[bytes] = set()
+        """What secrets are found by, as far as it is there."""
+
+    def has_hidden(self, text: bytes) -> bool:
+        """Whether it is there more often than in the data as it came."""
+        return text in self.text and self.text.count(text) > self.data.count(text)
+
+    @cached_property
+    def _places(self) -> tuple[list[int], list[int], list[bool]]:
+        """Where each run of bytes, escaped or not, begins in the text and in the data."""
+        at, origin, escaped = [0], [0], [False]
+        done = size = 0
+        for found in LOOSE.finditer(self.data):
+            start, end = found.span()
+            plain = _undo(found)
+            size += start - done
+            at += [size, size + len(plain)]
+            origin += [start, end]
+            escaped += [True, False]
+            size += len(plain)
+            done = end
+        return at, origin, escaped
+
+    def start(self, place: int) -> int:
+        """Where the byte at that place begins in the data."""
+        at, origin, escaped = self._places
+        part = bisect_right(at, place) - 1
+        return origin[part] + (0 if escaped[part] else place - at[part])
+
+    def end(self, place: int) -> int:
+        """Where the byte before that place ends in the data."""
+        at, origin, escaped = self._places
+        part = bisect_right(at, place - 1) - 1
+        return origin[part + 1] if escaped[part] else self.start(place - 1) + 1
+
+
+def _undo(found: re.Match[bytes]) -> bytes:
+    """What an escape stands for; nothing, for a line break; itself, if that is not known."""
+    kind = found.lastgroup
+    if kind is None:
+        return b""
+    if kind == "name":
+        plain = ENTITIES.get(found[kind], found[0])
+    else:
+        plain = bytes((int(found[kind], 10 if kind == "decimal" else 16),))
+    return b"" if plain in DROPPED else plain
+
+
+def _undone(data: bytes) -> bytes:
+    """Data without escapes and line breaks. Few spellings are common, and to replace is quick."""
+    plain = {spelling: LOOSE.sub(_undo, spelling) for spelling in set(ANY_LOOSE.findall(data))}
+    if len(plain) > MAX_LOOSE_SPELLINGS:
+        return ANY_LOOSE.sub(lambda found: plain[found[0]], data)
+    for spelling in sorted(plain, key=len, reverse=True):
+        data = data.replace(spelling, plain[spelling])
+    return data
+
+
+def _every(text: bytes, data: bytes) -> Iterator[int]:
+    at = data.find(text)
+    while at >= 0:
+        yield at
+        at = data.find(text, at + 1)
+
+
+def _loose_texts(piece: str) -> Iterator[bytes]:
+    """A piece, its hex digits, and those of its base64 that hold nothing else: undone, too."""
+    data = _bytes(piece)
+    yield LOOSE.sub(_undo, data)
+    yield data.hex().encode()
+    yield data.hex().upper().encode()
+    for offset in range(3):
+        digits = base64.b64encode(bytes(offset) + data)
+        first, last = -(-offset * 8 // 6), (offset + len(data)) * 8 // 6
+        yield digits[first:last]
+        yield digits[first:last].translate(bytes.maketrans(b"+/", b"-_"))
+
+
+def _spellings(byte: int) -> Iterator[bytes]:
+    """How a first character may be escaped, for the moment when a stream is cut in it."""
+    for digits in (f"{byte:02x}", f"{byte:02X}"):
+        for pattern in ("%{}", "%25{}", "\\u00{}", "\\x{}", "\\u{{{}}}", "&#x{};", "&#x00{};"):
+            yield pattern.format(digits).encode()
+    yield f"&#{byte};".encode()
+    yield from (b"&" + name + b";" for name, plain in ENTITIES.items() if plain[0] == byte)
+    yield bytes((0x5C, byte))
 
 
 class StreamRedactor:
@@ -332,8 +513,8 @@ def _anchor(shape: Shape) -> bytes:
     for unit in shape:
         if unit == BREAK:
             continue
-        plain = [way for way in unit if not any(escape.match(way) for escape in ESCAPES)]
-        certain = len(plain) == 1 and plain[0].isascii() and plain[0] != b"%"
+        plain = [way for way in unit if not ESCAPE.match(way)]
+        certain = len(plain) == 1 and plain[0].isascii() and plain[0] not in BEGINS_ESCAPE
         run = run + plain[0] if certain else b""
         best = max(best, run, key=len)
     return best

@@ -104,6 +104,22 @@ OWN_HEADERS = frozenset(
 )
 """What no secret can be."""
 
+NO_ONES_HEADERS = OWN_HEADERS.union(
+    ("authorization", "cookie", "accept-encoding", "range", "if-range", "expect"),
+    ("forwarded", "via", "x-http-method-override", "x-http-method", "x-method-override"),
+    ("x-original-url", "x-rewrite-url", "x-original-method", "x-original-uri", "x-original-host"),
+)
+"""What a container cannot add to a request with a secret, whatever agent.md says: who asks, or for
+another path; or an answer that could not be searched for the secret."""
+
+
+def _check_passed_header(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,63}", text):
+        raise ValueError('must be the name of a header, such as "Notion-Version"')
+    if text.lower() in NO_ONES_HEADERS or text.lower().startswith(("proxy-", "x-forwarded-")):
+        raise ValueError("is a header that does not pass: it could make the request another one")
+    return text
+
 
 class Permissions(Frozen):
     """Which tools the agent may use, in the words of its CLI. None, unless allowed."""
@@ -178,6 +194,8 @@ class Secret(Frozen):
         "x-access-token"
     )
     """Of Basic authentication, as git uses it."""
+    headers: tuple[Annotated[str, AfterValidator(_check_passed_header)], ...] = ()
+    """Headers of the agent's that pass besides the usual ones, such as "Notion-Version"."""
     expose: Literal["env"] | None = None
     """`env`: let the value itself into the container, as an environment variable."""
     variable: Annotated[str, AfterValidator(_check_variable_name)] | None = None

@@ -15,7 +15,7 @@ EventKind = Literal[
     "tool_call",  # data = id, tool, input
     "tool_result",  # data = id, is_error
     "mcp_failed",  # a declared MCP server is not there: data = name, status
-    "model_request",  # data = status, model, input_tokens, output_tokens, cost_usd
+    "model_request",  # data = status, model, ..., cost_usd, estimated_usd, unanswered
     "api_retry",  # the CLI asks the model again: data = attempt, status
     "schema_failed",  # the answer breaks the schema: data = errors
     "nudged",  # told to finish, since time is nearly up

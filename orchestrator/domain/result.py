@@ -69,15 +69,26 @@ class Tokens(Frozen):
 
 
 class Spent(Tokens):
-    """Tokens, and what they cost."""
+    """Tokens, and what they cost. Where there is an estimate, it is in the tokens as well."""
 
     cost_usd: float = 0.0
+    """Of what the API said that it used: a fact."""
+    estimated_usd: float = 0.0
+    """Besides, of what it did not say, because an answer broke off or never came."""
 
 
 class Usage(Spent):
     """What a run took from the model, as the gateway counted it."""
 
     requests: int = 0
+    unanswered_usd: float = 0.0
+    """Of the estimate: requests that the API never answered. No budget counts it: nobody knows
+    that they cost anything, and a run should not end for money that it has not spent."""
+
+    @property
+    def budgeted_usd(self) -> float:
+        """What counts against a budget."""
+        return self.cost_usd + self.estimated_usd - self.unanswered_usd
 
 
 class ChangedFile(Frozen):
@@ -108,6 +119,13 @@ class RunResult(Frozen):
     """Turns of the CLI: one, and one for each retry, nudge or follow-up."""
     duration_ms: int = 0
     cost_usd: float = 0.0
+    """What the model API said that the run used, in dollars: a fact."""
+    estimated_usd: float = 0.0
+    """Besides, for answers that broke off or never came; 0 when all came to their end."""
+    family_usd: float = 0.0
+    """`cost_usd` of this run and of all that its agent had others do, each counted once."""
+    family_estimated_usd: float = 0.0
+    """The same of `estimated_usd`."""
     usage: Usage = Usage()
     model: str = ""
     session_id: str = ""

@@ -209,9 +209,14 @@ class LiveRun:
 
     @property
     def spent_usd(self) -> float:
-        """What it has cost so far, with all that it has handed to others."""
-        usage = self.usage if self._stage is None else self._stage.reach.model.bill.usage
-        return usage.cost_usd + sum(errand.spent_usd for errand in self.errands)
+        """What counts against its budget so far, with all that it has handed to others."""
+        return sum(usage.budgeted_usd for usage in self.family())
+
+    def family(self) -> Iterator[Usage]:
+        """What it has used so far, and all that it has handed to others; each once."""
+        yield self.usage if self._stage is None else self._stage.reach.model.bill.usage
+        for errand in self.errands:
+            yield from errand.family()
 
     @property
     def budget_left(self) -> float | None:

@@ -380,6 +380,8 @@ def _route_network(agent: AgentSpec) -> Network:
 def _note_request(record: Record, seen: ModelRequestSeen) -> None:
     tokens = f"{seen.input_tokens} tokens in, {seen.output_tokens} out"
     what = seen.error_type or tokens
+    if seen.estimated_usd:
+        what += f", estimated at ${seen.estimated_usd:.4f} besides ${seen.cost_usd:.4f}"
     record.note("model_request", f"{seen.status} {seen.model} {what}", **seen.model_dump())
 
 

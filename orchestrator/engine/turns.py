@@ -92,8 +92,7 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
     if access.bill.exhausted and ended.reason != "ok":
         live.fail(
             "budget",
-            f"the run has cost ${access.bill.usage.cost_usd:.4f} of ${access.bill.budget_usd:.4f}; "
-            "raise max_budget_usd, or ask for less",
+            f"the run has cost {_of_budget(live, access)}; raise max_budget_usd, or ask for less",
         )
         return True
     if ended.interrupted and not live.hurried:
@@ -116,6 +115,19 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
     else:
         live.complete(value)
     return True
+
+
+def _of_budget(live: LiveRun, access: ModelAccess) -> str:
+    """What counts against the budget: what is known, what is not, and what others have used."""
+    usage = access.bill.usage
+    estimated, others = usage.budgeted_usd - usage.cost_usd, live.spent_usd - usage.budgeted_usd
+    parts = [f"${usage.cost_usd:.4f}"]
+    if estimated > 0:
+        parts.append(f"by estimate ${estimated:.4f} more for answers that broke off")
+    if others > 0:
+        parts.append(f"${others:.4f} through agents that it ran")
+    budget = access.bill.budget_usd
+    return f"{' and '.join(parts)}{'' if budget is None else f' of ${budget:.4f}'}"
 
 
 async def _read(text: str, schema: dict[str, object] | None) -> output.Answer:

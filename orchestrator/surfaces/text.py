@@ -7,7 +7,10 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from orchestrator.domain.result import RunResult
 
 LINE_CHARS = 200
 """How much a plain line has room for; a terminal cuts at its own width."""
@@ -60,6 +63,20 @@ def cut_json(value: object, chars: int) -> tuple[str, int]:
     """A value as JSON, its first characters only, and how many there are besides."""
     text = json.dumps(value, ensure_ascii=False)
     return text[:chars], max(0, len(text) - chars)
+
+
+def costs(result: RunResult) -> str:
+    """What a run cost: what is known, what is estimated, and what those cost that it had run."""
+    said = f"${result.cost_usd:.4f}"
+    if result.estimated_usd:
+        said += f" and by estimate ${result.estimated_usd:.4f}"
+    family = (result.family_usd, result.family_estimated_usd)
+    if family > (result.cost_usd, result.estimated_usd):
+        said += f" (${result.family_usd:.4f}"
+        if result.family_estimated_usd:
+            said += f" and by estimate ${result.family_estimated_usd:.4f}"
+        said += " with its subagents)"
+    return said
 
 
 def span(seconds: float) -> str:

@@ -6,12 +6,12 @@ Their result is made of the events and the changes that the store and the disk k
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import anyio.to_thread
 
 from orchestrator.domain.events import Event
-from orchestrator.domain.result import RunResult, Usage
+from orchestrator.domain.result import RunResult, Spent, Usage
 from orchestrator.store.runs import RunRecord, Store
 from orchestrator.workspace.kept import Handed
 
@@ -48,20 +48,53 @@ async def settle_lost(
             continue
         events = await store.events(record.run_id)
         handed = await anyio.to_thread.run_sync(recall, record.run_id)
-        result = lost_result(record, events, handed)
+        family = await _family(store, record.run_id, events)
+        result = lost_result(record, events, handed, family)
         if await store.finish(result, (_last_event(result, events),)):
             ended.append(result)
     return tuple(ended)
 
 
+async def _family(store: Store, run_id: str, events: Iterable[Event]) -> Spent:
+    """What runs cost that a run had others do, as their records name them; each once."""
+    cost = estimated = 0.0
+    known, waiting = {run_id}, [events]
+    while waiting:
+        for event in waiting.pop():
+            child = event.data.get("run_id")
+            if event.kind != "delegated" or not isinstance(child, str) or child in known:
+                continue
+            known.add(child)
+            theirs = await store.events(child)
+            spent = _spent(theirs)
+            cost += spent.cost_usd
+            estimated += spent.estimated_usd
+            waiting.append(theirs)
+    return Spent(cost_usd=cost, estimated_usd=estimated)
+
+
+def _spent(events: Iterable[Event]) -> Usage:
+    requests = [event.data for event in events if event.kind == "model_request"]
+    counts = {name: int(sum(_number(data, name) for data in requests)) for name in COUNTS}
+    unanswered = [data for data in requests if data.get("unanswered") is True]
+    return Usage(
+        requests=len(requests),
+        cost_usd=sum(_number(data, "cost_usd") for data in requests),
+        estimated_usd=sum(_number(data, "estimated_usd") for data in requests),
+        unanswered_usd=sum(_number(data, "estimated_usd") for data in unanswered),
+        **counts,
+    )
+
+
 def lost_result(
-    record: RunRecord, events: tuple[Event, ...], handed: Handed | None = None
+    record: RunRecord,
+    events: tuple[Event, ...],
+    handed: Handed | None = None,
+    others: Spent = Spent(),  # noqa: B008 frozen
 ) -> RunResult:
     """What the record tells of a run that was cut off. Pure."""
     texts = [event.text for event in events if event.kind == "text"]
-    requests = [event.data for event in events if event.kind == "model_request"]
-    counts = {name: sum(_number(data, name) for data in requests) for name in COUNTS}
-    cost = sum(_number(data, "cost_usd") for data in requests)
+    used = _spent(events)
     lines = [f"{event.kind}: {event.text}" if event.text else event.kind for event in events]
     saved = LOST_SAVED.format(when=handed.when, run_id=record.run_id) if handed else ""
     return RunResult(
@@ -73,12 +106,11 @@ def lost_result(
         message=LOST_MESSAGE + saved,
         partial_text=texts[-1] if texts else "",
         duration_ms=int((events[-1].at - record.created) * 1000) if events else 0,
-        cost_usd=round(cost, 6),
-        usage=Usage(
-            requests=len(requests),
-            cost_usd=cost,
-            **{name: int(count) for name, count in counts.items()},
-        ),
+        cost_usd=round(used.cost_usd, 6),
+        estimated_usd=round(used.estimated_usd, 6),
+        family_usd=round(used.cost_usd + others.cost_usd, 6),
+        family_estimated_usd=round(used.estimated_usd + others.estimated_usd, 6),
+        usage=used,
         session=record.session,
         changed_files=handed.changed_files if handed else (),
         patch=handed.patch if handed else "",

@@ -21,6 +21,8 @@ class ModelRequestSeen(Tally):
     status: int
     """As the container saw it; 499 when it did not wait for the answer."""
     duration_ms: int = 0
+    unanswered: bool = False
+    """The API never answered: whether that has cost anything is not known."""
 
 
 OnRequest = Callable[[ModelRequestSeen], None]
@@ -57,7 +59,7 @@ class ModelBill:
 
     @property
     def is_spent(self) -> bool:
-        if self.budget_usd is not None and self.usage.cost_usd >= self.budget_usd:
+        if self.budget_usd is not None and self.usage.budgeted_usd >= self.budget_usd:
             return True
         return self._others_spent()
 
@@ -84,7 +86,7 @@ class ModelBill:
     def _has_room_for(self, ceiling_usd: float) -> bool:
         if self.budget_usd is None:
             return True
-        return self.usage.cost_usd + sum(self._reserved) + ceiling_usd <= self.budget_usd
+        return self.usage.budgeted_usd + sum(self._reserved) + ceiling_usd <= self.budget_usd
 
     def count(self, seen: ModelRequestSeen, ceiling_usd: float) -> None:
         """A request has ended that was admitted with that ceiling."""
@@ -97,6 +99,8 @@ class ModelBill:
             cache_read_tokens=before.cache_read_tokens + seen.cache_read_tokens,
             cache_write_tokens=before.cache_write_tokens + seen.cache_write_tokens,
             cost_usd=before.cost_usd + seen.cost_usd,
+            estimated_usd=before.estimated_usd + seen.estimated_usd,
+            unanswered_usd=before.unanswered_usd + seen.estimated_usd * seen.unanswered,
         )
         self._observer.tell(seen)
 

@@ -153,7 +153,13 @@ class ModelExchange:
         used = tally.model_dump(exclude={"error_type"})
         duration = round(seconds * 1000)
         error_type = tally.error_type or problem
-        seen = ModelRequestSeen(status=status, duration_ms=duration, error_type=error_type, **used)
+        seen = ModelRequestSeen(
+            status=status,
+            duration_ms=duration,
+            error_type=error_type,
+            unanswered=problem == "unreachable",
+            **used,
+        )
         self._bill.count(seen, self._asked.ceiling_usd)
 
     async def _close(self) -> None:

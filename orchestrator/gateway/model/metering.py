@@ -1,8 +1,8 @@
-"""The bytes of a model's answer -> what it used. In doubt, more rather than less.
+"""The bytes of a model's answer -> what it used: what the API said, and an estimate of the rest.
 
 The API says what a request used at the start and at the end of its answer. A client that hangs up
-in between has still used it, so what was not said is estimated: from the bytes that went by, and,
-since a model may think without a word of it being shown, from the seconds.
+in between has still used it, so what was not said is estimated, rather too high: from the bytes
+that went by, and, since a model may think without a word of it being shown, from the seconds.
 """
 
 from __future__ import annotations
@@ -93,13 +93,17 @@ class Meter:
             return Tally(model=self._model, error_type=self._error_type)
         used = self._used(self._unsaid_output(whole, seconds))
         self._model = self._model or self._asked.model
+        most, said = cost_usd(self._model, used), 0.0
+        if self._usage:
+            said = most if self._said_at_end else cost_usd(self._model, self._said())
         return Tally(
             model=self._model,
             input_tokens=used.input_tokens,
             output_tokens=used.output_tokens,
             cache_read_tokens=used.cache_read_tokens,
             cache_write_tokens=used.cache_write_tokens,
-            cost_usd=cost_usd(self._model, used),
+            cost_usd=said,
+            estimated_usd=max(0.0, most - said),
             error_type=self._error_type,
         )
 
@@ -123,14 +127,24 @@ class Meter:
         begun = 0 if self._said_at_end else self._searches
         if not self._usage:
             return self._asked.used(self._asked.input_tokens + found, unsaid_output, begun)
+        said = self._said()
+        more = {
+            "input_tokens": said.input_tokens + found,
+            "output_tokens": max(said.output_tokens, unsaid_output),
+            "web_searches": max(said.web_searches, begun),
+        }
+        return said.model_copy(update=more)
+
+    def _said(self) -> Used:
+        """What the API has told so far."""
         tools = self._usage.get("server_tool_use")
         return Used(
-            input_tokens=self._total("input_tokens") + found,
-            output_tokens=max(self._total("output_tokens"), unsaid_output),
+            input_tokens=self._total("input_tokens"),
+            output_tokens=self._total("output_tokens"),
             cache_read_tokens=self._total("cache_read_input_tokens"),
             cache_write_tokens=self._total("cache_creation_input_tokens"),
             cache_write_hour_tokens=self._total("ephemeral_1h_input_tokens", "cache_creation"),
-            web_searches=max(_count(tools, "web_search_requests"), begun),
+            web_searches=_count(tools, "web_search_requests"),
             fast=self._usage.get("speed") == "fast",
             us_only=self._usage.get("inference_geo") == "us",
         )

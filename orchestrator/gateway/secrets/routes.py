@@ -47,18 +47,25 @@ MAX_ROUTE_CONNECTIONS = 64
 MAX_TOLD_REQUESTS = 10_000
 """Requests of one run that are told, refused ones included."""
 
-DROPPED_HEADERS = frozenset(
+PASSED_ON = frozenset(
     (
-        # who is asking: the orchestrator says that
-        *("authorization", "cookie", "forwarded", "via", "x-real-ip"),
-        # another method or path than the one that was looked at
-        *("x-http-method-override", "x-http-method", "x-method-override"),
-        *("x-original-url", "x-rewrite-url"),
-        # answers are searched for the secret: compressed or in parts, they could not be
-        *("accept-encoding", "range", "if-range"),
+        # what is wanted, and what is sent
+        *("accept", "accept-language", "prefer", "cache-control", "pragma", "user-agent", "date"),
+        *("content-type", "content-encoding", "content-language", "content-disposition"),
+        *("content-range", "content-md5", "content-digest", "digest"),
+        *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since"),
+        # so that one request is told from another
+        *("traceparent", "tracestate", "x-request-id", "x-requested-with", "idempotency-key"),
+        # git, gh, docker and npm
+        *("git-protocol", "x-github-api-version", "x-github-media-type", "graphql-features"),
+        *("docker-distribution-api-version", "npm-command", "npm-in-ci", "npm-scope"),
+        *("npm-session", "npm-auth-type"),
     )
 )
-DROPPED_PREFIXES = ("x-forwarded-",)
+"""Of the request's headers; agent.md may name more of them for a secret. Any other could make of
+the request another one than was looked at (a method, a path, a host, a user), for a server or a
+proxy that knows it. Accept-Encoding and Range never pass: an answer that is compressed or in parts
+cannot be searched for the secret."""
 
 KEPT_BACK = frozenset(("set-cookie", "set-cookie2", "alt-svc", "strict-transport-security"))
 """Of an answer: what would be for the real host, and not for the one that asks."""
@@ -168,10 +175,10 @@ class RouteAccess:
     async def _forward(self, head: Head, route: Route, asked: _Asked) -> int:
         host, port = address_of(route.host)
         name, value = self._headers[route.secret.name]
-        dropped = DROPPED_HEADERS | {name}
-        shown = tuple(pair for pair in head.headers if "_" not in pair[0])  # a "-" for some servers
+        passing = PASSED_ON.union(map(str.lower, route.secret.headers)) - {name}
+        asks = tuple(pair for pair in head.headers if pair[0] in passing or pair[0] in HOP_BY_HOP)
         headers = (
-            *passed_on(shown, _authority(host, port), dropped, DROPPED_PREFIXES),
+            *passed_on(asks, _authority(host, port)),
             ("accept-encoding", "identity"),
             (name, value.get_secret_value()),
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.surfaces.cli.options import JsonOption, RunArgument
-from orchestrator.surfaces.text import named, one_line, print_lines, quoted, visible, write
+from orchestrator.surfaces.text import costs, named, one_line, print_lines, quoted, visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +148,7 @@ def record_lines(record: RunRecord) -> Iterator[str]:
         yield f"message   {one_line(result.message)}"
     if result.session:
         yield f"session   {result.session}{f', {result.session_note}' * bool(result.session_note)}"
-    yield f"took      {result.duration_ms / 1000:.1f} s, ${result.cost_usd:.4f}, {result.model}"
+    yield f"took      {result.duration_ms / 1000:.1f} s, {costs(result)}, {result.model}"
     for heading, values in (
         ("denied", (*result.denied_hosts, *result.denied_tools)),
         ("missing", result.failed_mcp_servers),

@@ -306,6 +306,8 @@ def _secret_rows(secrets: tuple[Secret, ...]) -> Iterator[Row]:
             yield Row("secret", text, warning=True)
         for host in secret.hosts:
             what = f"{', '.join(secret.methods)} {', '.join(secret.paths)}"
+            if secret.headers:
+                what += f", with its {', '.join(secret.headers)}"
             yield Row("secret", f"{secret.name} is added outside, for {host}: {what}")
 
 

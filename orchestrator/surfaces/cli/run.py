@@ -16,7 +16,7 @@ from orchestrator.surfaces.cli.options import (
     WorkspaceOption,
     settings_for,
 )
-from orchestrator.surfaces.text import named, one_line, visible, write
+from orchestrator.surfaces.text import costs, named, one_line, visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,7 +179,7 @@ def summary(result: RunResult) -> str:
     """How it went, in one line."""
     parts = [
         f"{result.status} in {result.duration_ms / 1000:.1f} s",
-        f"{result.usage.requests} model requests, ${result.cost_usd:.4f}",
+        f"{result.usage.requests} model requests, {costs(result)}",
         *_more(result),
         f"`orchestrator logs {result.run_id}` tells more",
     ]

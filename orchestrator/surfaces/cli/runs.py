@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, RunArgument
-from orchestrator.surfaces.text import one_line, print_lines, table, visible
+from orchestrator.surfaces.text import costs, one_line, print_lines, table, visible
 
 if TYPE_CHECKING:
     from orchestrator.domain.events import Event
@@ -275,7 +275,7 @@ def project_name(project: str) -> str:
 def _row(record: RunRecord, now: float) -> tuple[str, ...]:
     when = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
     seconds = (record.ended or now) - record.created
-    cost = f"${record.result.cost_usd:.4f}" if record.result else ""
+    cost = costs(record.result) if record.result else ""
     return (
         record.run_id,
         record.agent,

@@ -19,6 +19,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.output import fenced
 from orchestrator.surfaces.text import (
     LINE_CHARS,
+    costs,
     cut_json,
     named,
     one_line,
@@ -226,7 +227,7 @@ def _failure(result: RunResult) -> Iterator[str]:
     if result.log_tail:
         yield "what happened last:"
         yield from (f"> {shortened(one_line(line))}" for line in result.log_tail)
-    yield f"run_id {result.run_id}, cost ${result.cost_usd:.4f}"
+    yield f"run_id {result.run_id}, cost {costs(result)}"
 
 
 def _notes(result: RunResult) -> Iterator[str]:

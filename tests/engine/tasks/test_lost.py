@@ -65,6 +65,7 @@ def test_what_was_said_paid_and_denied_is_in_the_result() -> None:
         partial_text="half an answer",
         duration_ms=8000,
         cost_usd=0.75,
+        family_usd=0.75,
         usage=Usage(
             requests=3, input_tokens=11, output_tokens=5, cache_read_tokens=7, cost_usd=0.75
         ),
