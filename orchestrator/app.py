@@ -36,7 +36,7 @@ from orchestrator.gateway.model.credential import credential_of
 from orchestrator.gateway.model.scripted import ScriptedModel, load_script
 from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
-from orchestrator.gateway.secrets.secret_store import SecretStore
+from orchestrator.gateway.secrets.secret_store import SecretStore, secret_files
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
 from orchestrator.settings import Settings, environment, secret_environment
 from orchestrator.state import open_store
@@ -318,7 +318,12 @@ def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
         roots=settings.allowed_roots,
         home=settings.home,
         own=(settings.agents_dir, settings.cache_dir, Path.cwd() / "orchestrator.yaml"),
-        hidden=(settings.state_dir, settings.secrets_file),
+        hidden=(
+            settings.state_dir,
+            settings.secrets_file,
+            *((settings.tls_dir,) if settings.tls_dir else ()),
+        ),
+        secret_files=partial(secret_files, settings.secrets_file),
         engine_sockets=tuple(
             Path(socket.removeprefix("unix://"))
             for socket in (address, *settings.engine_candidates)

@@ -21,7 +21,7 @@ from orchestrator.domain.agent import AgentSpec, Network
 from orchestrator.domain.container import Bind, Launch, User
 from orchestrator.domain.task import Task
 from orchestrator.engine.conversation import open_cli
-from orchestrator.engine.copies import Copies
+from orchestrator.engine.copies import Copies, Mounted
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
@@ -73,7 +73,7 @@ class _Found(NamedTuple):
     """What the disk says about a task."""
 
     owner: User | None
-    git_mounts: tuple[Bind, ...]
+    mounted: Mounted
     memory: MemoryText
 
 
@@ -106,7 +106,9 @@ class Planner:
         place = Place(
             image=agent.image or await self._engine.agent_image(),
             workspace_owner=found.owner,
-            git_mounts=found.git_mounts,
+            workspace=found.mounted.workspace,
+            git_mounts=found.mounted.git,
+            covers=found.mounted.covers,
             ca_certificates=self._ca_certificates,
             seccomp=await self._engine.seccomp_profile(),
         )
@@ -121,8 +123,8 @@ class Planner:
     def _look(self, agent: AgentSpec, task: Task) -> _Found:
         """All that is looked for on the disk, at one go. Blocks."""
         self._copies.check(agent, task)
-        mounts = self._copies.git_mounts(agent, task)
-        return _Found(_owner_of(task.workspace), mounts, self.memory.read(agent))
+        mounted = self._copies.mounted(agent, task)
+        return _Found(_owner_of(task.workspace), mounted, self.memory.read(agent))
 
     async def have_image(self) -> None:
         """Have the image that most agents run in, before the first call wants it."""
