@@ -317,7 +317,12 @@ def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
     return MountPolicy(
         roots=settings.allowed_roots,
         home=settings.home,
-        own=(settings.agents_dir, settings.cache_dir, Path.cwd() / "orchestrator.yaml"),
+        own=(
+            settings.agents_dir,
+            settings.cache_dir,
+            Path.cwd() / "orchestrator.yaml",
+            *((settings.claude_binary,) if settings.claude_binary else ()),
+        ),
         hidden=(
             settings.state_dir,
             settings.secrets_file,

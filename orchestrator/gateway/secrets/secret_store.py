@@ -163,8 +163,8 @@ class SecretStore:
 
 
 def secret_files(file: Path) -> tuple[Path, ...]:
-    """Files that the secrets file names, which no agent may see: those that hold a secret, with a
-    directory that holds nothing else, and those that a command runs or reads. Blocks.
+    """Files that the secrets file names, which no agent may see: those that hold a secret, and
+    those that a command runs or reads. Blocks.
     """
     entries = _read_entries(file).values()
     held = [_placed(file, entry.file) for entry in entries if entry.file is not None]
@@ -173,8 +173,7 @@ def secret_files(file: Path) -> tuple[Path, ...]:
     words += [value for word in words if (value := word.partition("=")[2])]  # --file=PATH
     named = [_placed(file, word) for word in words]
     named += [Path(found) for program in programs if (found := shutil.which(program))]
-    folders = [path.parent for path in held if _holds_only(path.parent, held)]
-    return tuple(dict.fromkeys((*held, *folders, *(path for path in named if _is_file(path)))))
+    return tuple(dict.fromkeys((*held, *(path for path in named if _is_file(path)))))
 
 
 def _placed(beside: Path, written: str) -> Path:
@@ -188,13 +187,6 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except (OSError, ValueError):
-        return False
-
-
-def _holds_only(folder: Path, files: Iterable[Path]) -> bool:
-    try:
-        return {*folder.iterdir()} <= {*files}
-    except OSError:
         return False
 
 
