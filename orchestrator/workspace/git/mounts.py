@@ -128,12 +128,6 @@ def _identity(folder: int, name: str) -> Identity:
     return status.st_dev, status.st_ino
 
 
-def _which(folder: Path) -> str:
-    with Root(folder) as opened:
-        status = os.fstat(opened.fd)
-    return f"{status.st_dev}:{status.st_ino}"
-
-
 def _outside(root: Path, allowed: Allowed) -> Iterator[Bind]:
     place = root / ".git"
     try:
@@ -146,8 +140,8 @@ def _outside(root: Path, allowed: Allowed) -> Iterator[Bind]:
         if found.shared.is_relative_to(WORKSPACE):
             return  # the engine would make directories for it in the workspace itself
         try:
-            yield Bind(
-                source=str(found.shared), target=str(found.shared), identity=_which(found.shared)
-            )
+            with Root(found.shared) as opened:
+                which = opened.identity
+            yield Bind(source=str(found.shared), target=str(found.shared), identity=which)
         except (ValidationError, OSError):
             return  # the container has something of its own there: git will not work inside
