@@ -10,12 +10,19 @@ import pytest
 
 from orchestrator.app import mount_policy
 from orchestrator.containers import mounts
-from orchestrator.errors import MountRefused
+from orchestrator.errors import ApplyRefused, MountRefused
 from orchestrator.settings import read_settings
+from orchestrator.workspace.changes.collected import make_folder
+from orchestrator.workspace.kept import Kept
+from tests.attacks.exchanging import tries
 from tests.attacks.listening import ANSWER, TALK, Host
 from tests.attacks.mark import attack
+from tests.attacks.racing import Covering, Mounting, Remembering, exchanging
 from tests.attacks.spoils import make_project, work
 from tests.engine.harness import Harness
+from tests.workspace.trees import make
+
+RACE_SECONDS = 60
 
 
 def talk(*names: str) -> str:
@@ -230,3 +237,64 @@ def test_the_homes_of_others_are_homes(person: Path, monkeypatch: pytest.MonkeyP
     for refused in (other.parent, other, other / ".npm"):
         assert judge(person, refused, roots=roots), refused
     assert judge(person, other / "project", roots=roots) == ""
+
+
+RACES = 50
+"""Tries of each race here; tests/soak has the long ones."""
+
+
+@attack(
+    "git",
+    "exchange the directory of a repository with a link to another, before its .git is covered",
+    "refused, or it is the .git that was found: each mount is compared by device and inode",
+)
+async def test_the_git_that_was_found_is_the_one_that_is_mounted(tmp_path: Path) -> None:
+    ground = Mounting(tmp_path)
+    with exchanging(ground.project / "sub", ground.link):
+        seen = await tries(RACES, ground.mounted, {"mine", "refused"}, RACE_SECONDS)
+    assert {*seen} == {"mine", "refused"}
+
+
+@attack(
+    "files, links and archives",
+    "exchange a workspace, between the look for sockets and the mount, with one that has some",
+    "refused, or covered: what is mounted is what was looked through",
+)
+async def test_what_was_looked_through_is_what_is_mounted(tmp_path: Path) -> None:
+    ground = Covering(tmp_path)
+    with exchanging(ground.project, ground.other):
+        seen = await tries(RACES, ground.mounted, {"covered", "refused"}, RACE_SECONDS)
+    assert "OPEN" not in seen
+
+
+@attack(
+    "files, links and archives",
+    "exchange the agent's folder with a link to another while its memory.md is written back",
+    "it is kept in the folder that it was read from, or put aside; the other is as it was",
+)
+async def test_memory_goes_back_to_where_it_was_read(tmp_path: Path) -> None:
+    ground = Remembering(tmp_path)
+    try:
+        with exchanging(ground.agent, ground.link):
+            seen = await tries(RACES, ground.kept, {"kept", "aside"}, RACE_SECONDS)
+    finally:
+        ground.close()
+    assert {*seen} == {"kept", "aside"}
+
+
+@attack(
+    "planted settings",
+    "leave a link in the place of a run's changes, or of where they are written",
+    "refused: nothing is read, written or removed through it",
+)
+@pytest.mark.parametrize("name", ["r1", "r1.new"])
+def test_no_link_stands_for_changes(tmp_path: Path, name: str) -> None:
+    victim = make(tmp_path / "victim", {"objects/dear": "x", "manifest.json": "{}"})
+    (tmp_path / "changes").mkdir()
+    (tmp_path / "changes" / name).symlink_to(victim)
+    kept = Kept(tmp_path / "changes")
+    with pytest.raises(ApplyRefused, match="is a link, which no orchestrator makes"):
+        make_folder(kept.new("r1"))
+    with pytest.raises(ApplyRefused, match="is a link, which no orchestrator makes"):
+        kept.remove("r1")
+    assert (victim / "objects/dear").read_text() == "x"
