@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.domain.agent import AgentSpec
-from orchestrator.domain.container import ContainerSpec, Cover
+from orchestrator.domain.container import ContainerSpec
 from orchestrator.domain.task import Task
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.sessions.memory import Memory
@@ -91,7 +91,7 @@ class Covering:
             told = self._policy.checked(spec)
         except MountRefused:
             return "refused"
-        covered = any(isinstance(mount, Cover) for mount in spec.mounts)
+        covered = any(mount.kind == "cover" for mount in spec.mounts)
         if told.identities["/workspace"] == self._with_pipe:
             return "covered" if covered else "OPEN"
         return "empty"
