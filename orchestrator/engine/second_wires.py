@@ -53,15 +53,17 @@ class SecondWires:
 
     async def keep_looking(self) -> None:
         """Tell what appears meanwhile, for as long as this is not cancelled."""
+        took = 0.0
         while self._binds:
+            await anyio.sleep(max(SECOND_LOOK_SECONDS, took / SECOND_LOOK_SHARE))
             began = anyio.current_time()
             await self._look()
             took = anyio.current_time() - began
-            await anyio.sleep(max(SECOND_LOOK_SECONDS, took / SECOND_LOOK_SHARE))
 
     async def _look(self) -> None:
         try:
-            found = await anyio.to_thread.run_sync(covers, self._binds)
+            # The end of a run waits for the last look alone.
+            found = await anyio.to_thread.run_sync(covers, self._binds, abandon_on_cancel=True)
         except MountRefused as exc:
             if not self._unseen:
                 self._unseen = True

@@ -77,13 +77,12 @@ def in_a_sentence(found: Sequence[Cover]) -> str:
 def _special_files(bind: Bind) -> Iterator[tuple[str, str, str]]:
     """The path of each, which one it is, and what."""
     try:
-        opened = Root(Path(bind.source), bind.identity)
+        with Root(Path(bind.source), bind.identity) as opened:
+            yield from _Search(opened, read_only=bind.read_only).below(opened.fd, "", 0)
     except OSError as exc:
         raise MountRefused(
             f"{bind.source} cannot be looked through for sockets: {exc.strerror}; try again"
         ) from exc
-    with opened:
-        yield from _Search(opened, read_only=bind.read_only).below(opened.fd, "", 0)
 
 
 class _Search:
@@ -106,10 +105,12 @@ class _Search:
         folders = []
         with os.scandir(fd) as rows:
             for row in rows:
+                if row.is_file(follow_symlinks=False):
+                    continue  # nearly all of them
                 path = f"{folder}/{row.name}" if folder else row.name
                 if row.is_dir(follow_symlinks=False):
                     folders.append((row.name, path))
-                elif not row.is_file(follow_symlinks=False) and not row.is_symlink():
+                elif not row.is_symlink():
                     yield from _special_file(fd, row.name, path)
         for name, path in folders:
             if (deeper := self._opened(fd, name, path)) is None:

@@ -102,6 +102,28 @@ async def test_a_socket_that_appears_later_is_told(harness: Harness) -> None:
     assert "old.sock" not in told
 
 
+@attack(
+    "network",
+    "be called again in a session, after a program of the host has made its covered socket anew",
+    "the session goes on in a container in which the new one is covered too",
+)
+async def test_a_session_does_not_keep_a_socket_in_reach(harness: Harness) -> None:
+    project, host = make_project(harness._folder), Host()
+    script = talk("top.sock") + "; echo x >> ~/calls; cat ~/calls"
+    said = []
+    async with harness.sessions:
+        for _ in range(2):
+            with host.listening(project / "top.sock"):
+                spoils = await work(harness, script, project=project, workspace="ro", session=True)
+            assert spoils.result.status == "completed", spoils.result
+            said.append(str(spoils.result.result))
+        for row in await harness.sessions.list():
+            await harness.sessions.remove(row.key)
+    assert ["Connection refused" in text for text in said] == [True, True], said
+    assert "x\nx\n" in said[1]  # and it is the same session
+    assert host.heard == []
+
+
 @pytest.fixture
 def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home of one who has secrets in files."""
