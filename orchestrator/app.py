@@ -38,7 +38,7 @@ from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.secrets.secret_store import SecretStore, secret_files
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
-from orchestrator.settings import Settings, environment, secret_environment
+from orchestrator.settings import Settings, environment, moved_credentials, secret_environment
 from orchestrator.state import open_store
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionRows
@@ -328,7 +328,10 @@ def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
             settings.secrets_file,
             *((settings.tls_dir,) if settings.tls_dir else ()),
         ),
-        secret_files=partial(secret_files, settings.secrets_file),
+        secret_files=lambda: (
+            *secret_files(settings.secrets_file),
+            *moved_credentials(settings.home),
+        ),
         engine_sockets=tuple(
             Path(socket.removeprefix("unix://"))
             for socket in (address, *settings.engine_candidates)

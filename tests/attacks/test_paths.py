@@ -11,7 +11,7 @@ import pytest
 from orchestrator.app import mount_policy
 from orchestrator.containers import mounts
 from orchestrator.errors import ApplyRefused, MountRefused
-from orchestrator.settings import read_settings
+from orchestrator.settings import CREDENTIAL_FOLDER_VARIABLES, read_settings
 from orchestrator.workspace.changes.collected import make_folder
 from orchestrator.workspace.kept import Kept
 from tests.attacks.exchanging import tries
@@ -224,6 +224,24 @@ def test_no_place_for_credentials_is_a_workspace(person: Path, name: str) -> Non
     assert "credentials" in judge(person, person / name)
     (person / "work/link").symlink_to(person / name)
     assert "credentials" in judge(person, person / "work/link")
+
+
+@attack(
+    "secret hunting",
+    "be called with a place for credentials that the person has moved by a variable",
+    "refused, and so is a directory that holds it",
+)
+@pytest.mark.parametrize("variable", CREDENTIAL_FOLDER_VARIABLES)
+def test_a_place_that_was_moved_is_no_workspace(
+    person: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (person / "moved/away/deep").mkdir(parents=True)
+    assert judge(person, person / "moved/away") == ""
+    monkeypatch.setenv(variable, str(person / "moved/away"))
+    for name in ("moved", "moved/away", "moved/away/deep"):
+        assert "no agent may see it" in judge(person, person / name)
+    monkeypatch.setenv(variable, str(person))  # which would close everything
+    assert judge(person, person / "work/project") == ""
 
 
 @attack(
