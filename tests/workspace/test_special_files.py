@@ -58,7 +58,8 @@ def test_what_is_mounted_over_itself_is_looked_through_once_and_what_is_outside_
     listen(outside / "ipc")
     over = Bind(source=str(root / "sub/.git"), target="/workspace/sub/.git")
     beside = Bind(source=str(outside), target=str(outside))
-    assert found(shown(root), over, beside) == {
+    alone = Bind(source=str(make(tmp_path / "more", {"file": ""}) / "file"), target="/workspace/f")
+    assert found(shown(root), over, beside, alone) == {
         "/workspace/sub/.git/ipc": "socket",
         f"{outside}/ipc": "socket",
     }
