@@ -80,8 +80,9 @@ def _special_files(bind: Bind) -> Iterator[tuple[str, str, str]]:
         with Root(Path(bind.source), bind.identity) as opened:
             yield from _Search(opened, read_only=bind.read_only).below(opened.fd, "", 0)
     except OSError as exc:
-        if isinstance(exc, NotADirectoryError) and stat.S_ISREG(Path(bind.source).lstat().st_mode):
-            return  # a file alone
+        alone = Path(bind.source)
+        if isinstance(exc, NotADirectoryError) and alone.is_file() and not alone.is_symlink():
+            return
         raise MountRefused(
             f"{bind.source} cannot be looked through for sockets: {exc.strerror}; try again"
         ) from exc
