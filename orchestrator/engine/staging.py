@@ -124,7 +124,9 @@ class Planner:
         """All that is looked for on the disk, at one go. Blocks."""
         self._copies.check(agent, task)
         mounted = self._copies.mounted(agent, task)
-        return _Found(_owner_of(task.workspace), mounted, self.memory.read(agent))
+        shown = mounted.workspace
+        owner = _owner_of(task.workspace, shown.identity if shown else "")
+        return _Found(owner, mounted, self.memory.read(agent))
 
     async def have_image(self) -> None:
         """Have the image that most agents run in, before the first call wants it."""
@@ -325,8 +327,11 @@ async def open_stage(
             reach.revoke()
 
 
-def _owner_of(workspace: Path | None) -> User | None:
-    """The user whom the workspace belongs to; None if that is root, or it cannot be looked at."""
+def _owner_of(workspace: Path | None, identity: str) -> User | None:
+    """The user whom the workspace belongs to; None if that is root, or it cannot be looked at.
+
+    With an identity, MountRefused if it is another directory by now.
+    """
     if workspace is None:
         return None
     try:
@@ -335,6 +340,8 @@ def _owner_of(workspace: Path | None) -> User | None:
         raise MountRefused(f"{workspace} does not exist, so no agent can be shown it") from exc
     except OSError:
         return None
+    if identity not in ("", f"{status.st_dev}:{status.st_ino}"):
+        raise MountRefused(f"another directory has just taken the place of {workspace}; try again")
     if not status.st_uid:
         return None
     return User(uid=status.st_uid, gid=status.st_gid or status.st_uid)

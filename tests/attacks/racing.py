@@ -14,6 +14,7 @@ from orchestrator.containers.mounts import MountPolicy
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.domain.task import Task
+from orchestrator.engine import staging
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.sessions.memory import Memory
 from orchestrator.errors import MountRefused
@@ -26,6 +27,9 @@ WRITES = AgentSpec.model_validate(
 REMEMBERS = AgentSpec.model_validate(
     {"name": "worker", "description": "Works.", "session": {"keep": True}, "memory": "rw"}
 )
+
+
+OWNERS = (4711, 4712)
 
 
 @contextmanager
@@ -78,8 +82,22 @@ class Covering:
         self.other = make(folder / "other", {})
         os.mkfifo(self.project / "pipe")
         self._with_pipe = _which(self.project)
+        for path, owner in zip((self.project, self.other), OWNERS, strict=True):
+            os.chown(path, owner, owner)
         self._policy = MountPolicy(roots=(folder,), home=folder / "home")
         self._copies = Copies(folder / "state/changes", self._policy)
+
+    def owned(self) -> str:
+        """Whose user an agent is, in which of the two."""
+        task = Task(agent="worker", prompt="x", workspace=self.project)
+        try:
+            shown = self._copies.mounted(WRITES, task).workspace
+            assert shown is not None
+            user = staging._owner_of(self.project, shown.identity)
+        except MountRefused:
+            return "refused"
+        wanted = OWNERS[shown.identity != self._with_pipe]
+        return "its own" if user is not None and user.uid == wanted else "ANOTHER'S"
 
     def mounted(self) -> str:
         """Whether the directory that an engine is told to mount has its pipe covered."""

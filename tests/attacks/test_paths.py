@@ -309,6 +309,18 @@ async def test_what_was_looked_through_is_what_is_mounted(tmp_path: Path) -> Non
 
 @attack(
     "files, links and archives",
+    "exchange a workspace with another user's after it was judged, to be that user inside",
+    "refused, or the user whom the judged one belongs to",
+)
+async def test_an_agent_is_the_user_whom_its_workspace_belongs_to(tmp_path: Path) -> None:
+    ground = Covering(tmp_path)
+    with exchanging(ground.project, ground.other):
+        seen = await tries(RACES, ground.owned, {"its own", "refused"}, RACE_SECONDS)
+    assert {*seen} == {"its own", "refused"}
+
+
+@attack(
+    "files, links and archives",
     "exchange the agent's folder with a link to another while its memory.md is written back",
     "it is kept in the folder that it was read from, or put aside; the other is as it was",
 )

@@ -34,6 +34,14 @@ async def test_no_other_workspace_is_mounted_than_was_looked_through(tmp_path: P
     assert {*seen} == {"covered", "refused", "empty"}
 
 
+async def test_no_agent_is_the_user_of_another_workspace(tmp_path: Path) -> None:
+    ground = Covering(tmp_path)
+    with exchanging(ground.project, ground.other):
+        seen = await tries(TRIES, ground.owned, {"its own", "refused"}, 1800)
+    print(f"\n{dict(seen)}", flush=True)
+    assert {*seen} == {"its own", "refused"}
+
+
 async def test_no_memory_is_written_to_what_an_exchanged_folder_links_to(tmp_path: Path) -> None:
     ground = Remembering(tmp_path)
     try:

@@ -125,10 +125,12 @@ class HeldContainer:
             return
         try:
             with anyio.fail_after(MOUNT_LOOK_SECONDS):
-                seen = await wire.run(Launch(argv=("stat", "-c", "%t:%T", *targets)))
+                look = Launch(argv=("stat", "-c", "%t:%T", *targets), errand=True)
+                seen = await wire.run(look)
         except TimeoutError as exc:
             raise MountRefused(f"what is mounted over {targets[0]} does not answer") from exc
-        if seen.stdout.decode(errors="replace").split() != [NOTHING_SEEN] * len(targets):
+        covered = seen.stdout.decode(errors="replace").split()
+        if seen.code or covered != [NOTHING_SEEN] * len(targets):
             raise MountRefused(
                 f"what must not be reached ({', '.join(targets[:3])}) is not covered in the "
                 "container; was it moved while the container was made? Try again, or use "
