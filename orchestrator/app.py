@@ -37,9 +37,9 @@ from orchestrator.gateway.model.credential import credential_of
 from orchestrator.gateway.model.scripted import ScriptedModel, load_script
 from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
-from orchestrator.gateway.secrets.secret_store import SecretStore
+from orchestrator.gateway.secrets.secret_store import SecretStore, secret_files
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
-from orchestrator.settings import Settings, environment, secret_environment
+from orchestrator.settings import Settings, environment, moved_credentials, secret_environment
 from orchestrator.state import open_store
 from orchestrator.store.runs import Caps, Store
 from orchestrator.store.session_rows import SessionRows
@@ -328,8 +328,21 @@ def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
     return MountPolicy(
         roots=settings.allowed_roots,
         home=settings.home,
-        own=(settings.agents_dir, settings.cache_dir, Path.cwd() / "orchestrator.yaml"),
-        hidden=(settings.state_dir, settings.secrets_file),
+        own=(
+            settings.agents_dir,
+            settings.cache_dir,
+            Path.cwd() / "orchestrator.yaml",
+            *((settings.claude_binary,) if settings.claude_binary else ()),
+        ),
+        hidden=(
+            settings.state_dir,
+            settings.secrets_file,
+            *((settings.tls_dir,) if settings.tls_dir else ()),
+        ),
+        secret_files=lambda: (
+            *secret_files(settings.secrets_file),
+            *moved_credentials(settings.home),
+        ),
         engine_sockets=tuple(
             Path(socket.removeprefix("unix://"))
             for socket in (address, *settings.engine_candidates)

@@ -15,6 +15,7 @@ from orchestrator.domain.container import (
     WORKSPACE,
     Bind,
     ContainerSpec,
+    Cover,
     Launch,
     Limits,
     Mount,
@@ -55,8 +56,12 @@ class Place(Frozen):
     """What an agent runs in that names no image of its own."""
     workspace_owner: User | None = None
     """Who owns the workspace; None for root, or without a workspace."""
+    workspace: Bind | None = None
+    """The workspace as it was judged, if it is mounted; None if it is on another machine."""
     git_mounts: tuple[Bind, ...] = ()
     """What git needs of the workspace besides, and what of it no agent may write."""
+    covers: tuple[Cover, ...] = ()
+    """What of it no agent may reach."""
     ca_certificates: str = ""
     """Certificates that this machine trusts besides the usual ones, as PEM text."""
     seccomp: str | None = None
@@ -234,7 +239,8 @@ def _workspace(agent: AgentSpec, task: Task, place: Place) -> tuple[Mount, ...]:
             f"{task.workspace} belongs to root, and an agent is never root, so it could not write "
             "there; give the directory to a user, or use `workspace: copy`"
         )
-    return (Bind(source=str(task.workspace), read_only=mode == "ro"), *place.git_mounts)
+    shown = place.workspace or Bind(source=str(task.workspace), read_only=mode == "ro")
+    return (shown, *place.git_mounts, *place.covers)
 
 
 def _expanded(server: McpServer, environ: Mapping[str, str]) -> McpServer:

@@ -389,6 +389,20 @@ SECRET_PREFIX = "ORCHESTRATOR_SECRET_"  # noqa: S105 the beginning of a variable
 """Variables that begin so hold a secret each, for the agents that the operator allows it."""
 
 
+CREDENTIAL_FOLDER_VARIABLES = (
+    *("XDG_CONFIG_HOME", "GNUPGHOME", "DOCKER_CONFIG", "CLAUDE_CONFIG_DIR", "CODEX_HOME"),
+    *("PASSWORD_STORE_DIR", "AZURE_CONFIG_DIR", "CLOUDSDK_CONFIG", "COLIMA_HOME", "LIMA_HOME"),
+)
+"""Where a person has moved what programs keep below a home otherwise, in folders of their own."""
+
+
+def moved_credentials(home: Path, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """The folders that these variables name, unless one would be the whole home."""
+    env = os.environ if environ is None else environ
+    named = [Path(env[name]) for name in CREDENTIAL_FOLDER_VARIABLES if env.get(name)]
+    return tuple(path for path in named if path.is_absolute() and not home.is_relative_to(path))
+
+
 def whole_environment() -> Mapping[str, str]:
     """Every variable, credentials too: for another process that is the orchestrator itself."""
     return dict(os.environ)

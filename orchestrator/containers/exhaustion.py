@@ -226,7 +226,11 @@ async def _counters(container: Container) -> dict[str, object]:
 
 async def _full_places(container: Container) -> dict[str, object]:
     spec = container.spec
-    writable = [m.target for m in spec.mounts if not (isinstance(m, Bind) and m.read_only)]
+    writable = [
+        mount.target
+        for mount in spec.mounts
+        if isinstance(mount, Volume) or (isinstance(mount, Bind) and not mount.read_only)
+    ]
     places = (*(t.target for t in spec.tmpfs), *writable)
     argv = ("stat", "-f", "-c", "%a %S %c %d %n", *places)
     done = await container.run(Launch(argv=argv, errand=True))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from orchestrator.domain import Frozen
@@ -20,17 +23,30 @@ SYSTEM_TREES = tuple(
 
 CREDENTIAL_FOLDERS = frozenset(
     (
-        ".ssh",
-        ".aws",
-        ".gnupg",
-        ".kube",
-        ".docker",
-        ".config",
-        ".claude",
-        ".azure",
-        ".password-store",
+        *(".ssh", ".aws", ".gnupg", ".kube", ".docker", ".config", ".claude", ".azure"),
+        *(".password-store", ".gcloud", ".oci", ".mozilla", ".thunderbird", ".pki", "appdata"),
+        *(".terraform.d", ".codex", ".gemini", ".minikube"),
+        *(".rd", ".lima", ".colima", ".orbstack"),
     )
 )
+"""Where programs keep credentials, and engines their sockets: never shown, whoever names it."""
+
+CREDENTIAL_PLACES = (
+    *(".local/share/keyrings", ".local/share/kwalletd", ".local/share/containers", ".var/app"),
+    *(".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials", ".m2/settings.xml"),
+    *(".gradle/gradle.properties", ".bundle/config", ".nuget/NuGet", ".composer/auth.json"),
+    *("snap", "Library/Keychains", "Library/Application Support", "Library/Cookies"),
+)
+"""The same, from a home on: not shown, nor anything that holds one."""
+
+
+FIRST_PERSON, NOBODY = 1000, 65534
+"""User ids: from the one on, up to the other, accounts are people's, and their homes are homes."""
+
+
+def no_files() -> tuple[Path, ...]:
+    """There are no secrets in files."""
+    return ()
 
 
 class CheckedSpec(Frozen):
@@ -62,6 +78,8 @@ class MountPolicy(Frozen):
     """The orchestrator's own files: an agent that could write them could give itself any right."""
     hidden: tuple[Path, ...] = ()
     """Those of them that hold secrets, or what other agents did: no agent may read them either."""
+    secret_files: Callable[[], tuple[Path, ...]] = no_files
+    """Files that hold the operator's secrets, and that make them: asked each time."""
     engine_sockets: tuple[Path, ...] = ()
     """A program that reaches one of these is root on the engine's machine, even read-only."""
     engine_is_local: bool = True
@@ -99,6 +117,8 @@ class MountPolicy(Frozen):
         if not self.engine_is_local and ".." in given.parts:
             raise MountRefused(f"{given} must not contain .. on another machine's engine")
         path, identity = (given, "") if not self.engine_is_local else _opened(given)
+        if self.engine_is_local and mount.identity not in ("", identity):
+            raise MountRefused(f"another directory has just taken the place of {given}; try again")
         self._refuse_taboo(given, path, mount.read_only)
         roots = [self._real(root) for root in self.roots]
         if not any(root != Path("/") and path.is_relative_to(root) for root in roots):
@@ -113,33 +133,82 @@ class MountPolicy(Frozen):
         shown, home = _shown(given, path), self._real(self.home)
         if path == Path("/"):
             raise MountRefused(f"{shown} is the whole machine; share one directory of it")
-        if path == home or home.is_relative_to(path):
+        if home.is_relative_to(path):
             raise MountRefused(f"{shown} holds your whole home; share one directory below it")
+        if any(other.is_relative_to(path) for other in self._homes()):
+            raise MountRefused(f"{shown} holds a user's whole home; share one directory below it")
         if any(path.is_relative_to(tree) for tree in SYSTEM_TREES):
             raise MountRefused(f"{shown} belongs to the system (or to the engine's socket)")
         if any(self._real(socket).is_relative_to(path) for socket in self.engine_sockets):
             raise MountRefused(f"{shown} holds the socket of a container engine")
-        # A root may be another user's home: the orchestrator can run as another user.
-        for place in (home, *map(self._real, self.roots)):
-            below = path.relative_to(place).parts if path.is_relative_to(place) else ()
-            secret = CREDENTIAL_FOLDERS.intersection(part.casefold() for part in below)
-            if secret:
-                raise MountRefused(f"{shown} is a place for credentials ({', '.join(secret)})")
+        self._refuse_credentials(shown, path)
+        for kept in self.secret_files():
+            if any(_overlap(each, path) for each in (kept, self._real(kept))):
+                raise MountRefused(
+                    f"{shown} holds {kept}, which the operator's secrets are kept in or made by; "
+                    "no agent may see it: share another directory, or keep that one elsewhere"
+                )
         for hidden in map(self._real, self.hidden):
-            if hidden.is_relative_to(path) or path.is_relative_to(hidden):
+            if _overlap(hidden, path):
                 raise MountRefused(
                     f"{shown} holds the orchestrator's own {hidden}, which no agent may see; "
                     "share another directory, or keep that one elsewhere"
                 )
         for own in map(self._real, self.own):
-            if not read_only and (own.is_relative_to(path) or path.is_relative_to(own)):
+            if not read_only and _overlap(own, path):
                 raise MountRefused(
                     f"{shown} holds the orchestrator's own {own}, which no agent may write; "
                     "share a directory below it, or read-only"
                 )
 
+    def _refuse_credentials(self, shown: str, path: Path) -> None:
+        roots = [self._real(root) for root in self.roots]
+        homes = (self._real(self.home), *self._homes())
+        # A root may be another user's home: the orchestrator can run as another user.
+        for place in (*homes, *roots):
+            below = path.relative_to(place).parts if path.is_relative_to(place) else ()
+            secret = CREDENTIAL_FOLDERS.intersection(part.casefold() for part in below)
+            if secret:
+                raise MountRefused(f"{shown} is a place for credentials ({', '.join(secret)})")
+        for home in (home for home in homes if path != home and path.is_relative_to(home)):
+            top = home / path.relative_to(home).parts[0]
+            named = (root for root in roots if root.is_relative_to(top))
+            if top.name.startswith(".") and not any(path.is_relative_to(root) for root in named):
+                raise MountRefused(
+                    f"{shown} is in {top}, where programs may keep credentials; if it is for "
+                    f"agents, name it in ORCHESTRATOR_ALLOWED_ROOTS"
+                )
+            for kept in (home / each for each in CREDENTIAL_PLACES):
+                if _is_in(path, kept) or (_is_in(kept, path) and os.path.lexists(kept)):
+                    raise MountRefused(f"{shown} is, or holds, a place for credentials ({kept})")
+
+    def _homes(self) -> tuple[Path, ...]:
+        return homes_of_people() if self.engine_is_local else ()
+
     def _real(self, path: Path) -> Path:
         return path.resolve() if self.engine_is_local else path
+
+
+@cache
+def homes_of_people() -> tuple[Path, ...]:
+    """Where the people live who have an account on this machine."""
+    return tuple(
+        Path(user.pw_dir).resolve()
+        for user in pwd.getpwall()
+        if user.pw_uid == 0 or FIRST_PERSON <= user.pw_uid < NOBODY
+        if user.pw_dir.startswith("/") and user.pw_dir != "/"
+    )
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    """In whatever letters: on some file systems they do not count."""
+    parts = [part.casefold() for part in path.parts]
+    above = [part.casefold() for part in folder.parts]
+    return parts[: len(above)] == above
 
 
 def _opened(given: Path) -> tuple[Path, str]:

@@ -78,6 +78,20 @@ class Bind(Frozen):
     """Absolute; symbolic links are resolved and checked against the allowed roots."""
     target: str = WORKSPACE
     read_only: bool = True
+    identity: str = ""
+    """device:inode of the one that was looked at: nothing else may be mounted. "" if nobody did."""
+
+    _target = field_validator("target")(_check_target)
+
+
+class Cover(Frozen):
+    """Nothing, mounted where something must not be reached: a socket, a FIFO, a device."""
+
+    kind: Literal["cover"] = "cover"
+    target: str
+    over: str = ""
+    """Which one it is: in the place of another, it shows again, so that container is not reused."""
+    what: str = ""
 
     _target = field_validator("target")(_check_target)
 
@@ -91,7 +105,7 @@ class Volume(Frozen):
     _target = field_validator("target")(_check_target)
 
 
-Mount = Annotated[Bind | Volume, Field(discriminator="kind")]
+Mount = Annotated[Bind | Cover | Volume, Field(discriminator="kind")]
 
 
 class Tmpfs(Frozen):

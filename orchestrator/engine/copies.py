@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -16,7 +17,7 @@ from orchestrator.containers.file_lock import file_lock
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import AgentSpec
-from orchestrator.domain.container import MIB, Bind
+from orchestrator.domain.container import MIB, Bind, Cover
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import Record
 from orchestrator.errors import ApplyRefused, CallerError, CopyFailed
@@ -27,6 +28,7 @@ from orchestrator.workspace.git.mounts import git_mounts, git_places, new_git_di
 from orchestrator.workspace.kept import Handed, Kept
 from orchestrator.workspace.reading.tree import Snapshot
 from orchestrator.workspace.snapshots import Snapshots, rebased, updated
+from orchestrator.workspace.special_files import covers
 from orchestrator.workspace.transfer import collect, copy_in, is_there
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,14 @@ LOCK_SECONDS = 60.0
 
 SNAPSHOTS = "snapshots"
 """The folder beside that of the changes: what copies in sessions were made of."""
+
+
+class Mounted(NamedTuple):
+    """What is known of a workspace that is mounted."""
+
+    workspace: Bind | None = None
+    git: tuple[Bind, ...] = ()
+    covers: tuple[Cover, ...] = ()
 
 
 class Copies:
@@ -62,6 +72,16 @@ class Copies:
         # First this: what no agent may see is not looked through either.
         self._policy.directory(task.workspace, read_only=mode == "ro")
         return git_mounts(task.workspace, "rw" if mode == "rw" else "ro", self._may_read)
+
+    def mounted(self, agent: AgentSpec, task: Task) -> Mounted:
+        """A workspace that is mounted, and what has to be mounted with it. Blocks."""
+        mode, workspace = agent.workspace.mode, task.workspace
+        if workspace is None or mode not in ("ro", "rw") or not workspace.is_dir():
+            return Mounted()
+        judged = self._policy.judged(workspace, read_only=mode == "ro")
+        binds = self.git_mounts(agent, task)
+        shown = Bind(source=str(judged.path), read_only=mode == "ro", identity=judged.identity)
+        return Mounted(shown, binds, covers((shown, *binds)))
 
     @asynccontextmanager
     async def watched_git(self, plan: Plan, record: Record) -> AsyncIterator[None]:

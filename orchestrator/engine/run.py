@@ -24,6 +24,7 @@ from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.record import Record
+from orchestrator.engine.second_wires import SecondWires
 from orchestrator.engine.stage import Stage
 from orchestrator.engine.turns import converse, keep_time, too_late, watch_waiting
 from orchestrator.errors import CallerError, OrchestratorError
@@ -55,7 +56,8 @@ async def execute(
     plan, record = live.plan, live.record
     stage: Stage | None = None
     try:
-        async with copies.watched_git(plan, record), AsyncExitStack() as held:
+        wires = SecondWires(plan, record)
+        async with copies.watched_git(plan, record), wires.told(), AsyncExitStack() as held:
             with live.clock.running() as limit:
                 stage = await held.enter_async_context(staged)
                 try:
@@ -65,7 +67,7 @@ async def execute(
                         # agent's changes are read back even if its time is up.
                         copied = _copied_workspace(live, stage, copies)
                         snapshot = await held.enter_async_context(copied)
-                        await _work(live, stage, snapshot, copies)
+                        await _work(live, stage, snapshot, copies, wires)
                 finally:
                     if _in_trouble(live, stage):
                         await _warn_of_limits(live, stage)
@@ -121,7 +123,9 @@ async def _hand_back(live: LiveRun, stage: Stage, snapshot: Snapshot, copies: Co
         live.note_changes(handed.changed_files, handed.patch)
 
 
-async def _work(live: LiveRun, stage: Stage, snapshot: Snapshot | None, copies: Copies) -> None:
+async def _work(
+    live: LiveRun, stage: Stage, snapshot: Snapshot | None, copies: Copies, wires: SecondWires
+) -> None:
     """The conversation, and what has to go on beside it."""
     plan, record, conversation = live.plan, live.record, stage.conversation
     async with anyio.create_task_group() as tasks:
@@ -130,6 +134,7 @@ async def _work(live: LiveRun, stage: Stage, snapshot: Snapshot | None, copies: 
         if plan.agent.may_wait:
             tasks.start_soon(watch_waiting, live.clock, stage.container)
         tasks.start_soon(_watch_disk, live, stage, tasks.cancel_scope)
+        tasks.start_soon(wires.keep_looking)
         if snapshot is not None:
             save = partial(copies.checkpoint, plan, stage.container, snapshot, record)
             tasks.start_soon(keep_checkpoints, save, stage.container, record)

@@ -21,7 +21,7 @@ from orchestrator.domain.agent import AgentSpec, Network
 from orchestrator.domain.container import Bind, Launch, User
 from orchestrator.domain.task import Task
 from orchestrator.engine.conversation import open_cli
-from orchestrator.engine.copies import Copies
+from orchestrator.engine.copies import Copies, Mounted
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
@@ -73,7 +73,7 @@ class _Found(NamedTuple):
     """What the disk says about a task."""
 
     owner: User | None
-    git_mounts: tuple[Bind, ...]
+    mounted: Mounted
     memory: MemoryText
 
 
@@ -106,7 +106,9 @@ class Planner:
         place = Place(
             image=agent.image or await self._engine.agent_image(),
             workspace_owner=found.owner,
-            git_mounts=found.git_mounts,
+            workspace=found.mounted.workspace,
+            git_mounts=found.mounted.git,
+            covers=found.mounted.covers,
             ca_certificates=self._ca_certificates,
             seccomp=await self._engine.seccomp_profile(),
         )
@@ -121,8 +123,10 @@ class Planner:
     def _look(self, agent: AgentSpec, task: Task) -> _Found:
         """All that is looked for on the disk, at one go. Blocks."""
         self._copies.check(agent, task)
-        mounts = self._copies.git_mounts(agent, task)
-        return _Found(_owner_of(task.workspace), mounts, self.memory.read(agent))
+        mounted = self._copies.mounted(agent, task)
+        shown = mounted.workspace
+        owner = _owner_of(task.workspace, shown.identity if shown else "")
+        return _Found(owner, mounted, self.memory.read(agent))
 
     async def have_image(self) -> None:
         """Have the image that most agents run in, before the first call wants it."""
@@ -328,8 +332,11 @@ async def open_stage(
             reach.revoke()
 
 
-def _owner_of(workspace: Path | None) -> User | None:
-    """The user whom the workspace belongs to; None if that is root, or it cannot be looked at."""
+def _owner_of(workspace: Path | None, identity: str) -> User | None:
+    """The user whom the workspace belongs to; None if that is root, or it cannot be looked at.
+
+    With an identity, MountRefused if it is another directory by now.
+    """
     if workspace is None:
         return None
     try:
@@ -338,6 +345,8 @@ def _owner_of(workspace: Path | None) -> User | None:
         raise MountRefused(f"{workspace} does not exist, so no agent can be shown it") from exc
     except OSError:
         return None
+    if identity not in ("", f"{status.st_dev}:{status.st_ino}"):
+        raise MountRefused(f"another directory has just taken the place of {workspace}; try again")
     if not status.st_uid:
         return None
     return User(uid=status.st_uid, gid=status.st_gid or status.st_uid)

@@ -55,8 +55,9 @@ class Kept:
         """Where a run's changes are, once it has ended."""
         if not RUN_ID.fullmatch(run_id):  # it becomes a path, and what is there is removed
             raise ApplyRefused(f"{run_id[:60]!r} is no run; `orchestrator runs` lists them")
-        if self._folder.is_symlink():
-            raise ApplyRefused(f"{self._folder} is a link, which no orchestrator makes; remove it")
+        for place in (self._folder, self._folder / run_id, self._folder / f"{run_id}.new"):
+            if place.is_symlink():  # what is there is read, written over and removed
+                raise ApplyRefused(f"{place} is a link, which no orchestrator makes; remove it")
         return self._folder / run_id
 
     def new(self, run_id: str) -> Path:

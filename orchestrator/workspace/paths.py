@@ -145,7 +145,8 @@ class Root:
         self.path = path
         self.fd = open_real(path)
         status = os.fstat(self.fd)
-        if identity not in ("", f"{status.st_dev}:{status.st_ino}"):
+        self.identity = f"{status.st_dev}:{status.st_ino}"
+        if identity not in ("", self.identity):
             os.close(self.fd)
             raise OSError(errno.ESTALE, "another directory has just taken its place", str(path))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import secrets
 from collections.abc import Collection, Sequence
@@ -35,6 +36,8 @@ class Snapshots:
     def keep(self, container: str, snapshot: Snapshot) -> None:
         """All of it or nothing; what is older than enough others goes."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.folder.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link, which no orchestrator makes")
         path = self._path(container)
         new = path.with_suffix(f".{secrets.token_hex(8)}")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import anyio
@@ -11,7 +12,7 @@ from orchestrator.app import mount_policy
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.mounts import MountPolicy
-from orchestrator.domain.container import Bind, ContainerSpec, Launch
+from orchestrator.domain.container import Bind, ContainerSpec, Cover, Launch
 from orchestrator.errors import MountRefused
 from orchestrator.settings import Settings
 
@@ -109,6 +110,44 @@ async def test_a_directory_exchanged_for_a_link_before_it_is_mounted_is_found_ou
             async with runtime.open(bound):
                 pass
         assert await runtime.list() == ()
+
+
+class ForgetfulEngine(Engine):
+    """The real engine; what should cover something is not mounted."""
+
+    async def call(self, function, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if function.__name__ == "create_container_from_config":
+            mounts = args[0]["HostConfig"]["Mounts"]
+            mounts[:] = [mount for mount in mounts if mount["Source"] != "/dev/null"]
+        return await super().call(function, *args, **kwargs)
+
+
+async def test_a_container_in_which_something_is_not_covered_is_not_used(
+    runtime: DockerRuntime, spec: ContainerSpec, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    os.mkfifo(work / "pipe")
+    mounts = (Bind(source=str(work)), Cover(target="/workspace/pipe"))
+    covered = spec.model_copy(update={"mounts": mounts})
+    with anyio.fail_after(PATIENCE):
+        async with runtime.open(covered) as container:
+            seen = await container.run(Launch(argv=("stat", "-c", "%F", "/workspace/pipe")))
+            assert seen.stdout == b"character special file\n"
+        runtime.engine = ForgetfulEngine(runtime.engine.address, runtime.engine.api)
+        with pytest.raises(MountRefused, match="is not covered in the container"):
+            async with runtime.open(covered):
+                pass
+        assert await runtime.list() == ()
+
+
+async def test_what_was_looked_at_earlier_is_what_is_mounted(
+    runtime: DockerRuntime, spec: ContainerSpec, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    mounts = (Bind(source=str(work), identity="1:2"),)
+    with pytest.raises(MountRefused, match="another directory has just taken the place"):
+        async with runtime.open(spec.model_copy(update={"mounts": mounts})):
+            pass
 
 
 async def test_a_workspace_belongs_to_its_owner_on_both_sides(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from orchestrator.containers.labels import SPEC
-from orchestrator.domain.container import Bind, ContainerSpec, Mount
+from orchestrator.domain.container import Bind, ContainerSpec, Cover, Mount
 
 WARDEN = ("/usr/bin/python3", "-I", "-S", "/opt/orchestrator/warden.pyc")
 """PID 1. Isolated and without `site`: nothing but the file itself and the standard library. The
@@ -19,6 +19,9 @@ WARDEN_CAPABILITIES = ("SETUID", "SETGID", "KILL")
 TERMINALS = "/dev/pts"
 """Shut in every container: the kernel counts pseudo-terminals for the whole machine, so that one
 agent could leave none to the containers beside it."""
+
+NOTHING = "/dev/null"
+"""What is mounted over a file that must not be reached, as engines do for files of /proc."""
 
 JsonObject = dict[str, object]
 
@@ -116,6 +119,8 @@ def _tmpfs(spec: ContainerSpec, closed: Sequence[str]) -> dict[str, str]:
 
 
 def _mount(mount: Mount, keep_as: str | None) -> JsonObject:
+    if isinstance(mount, Cover):
+        mount = Bind(source=NOTHING, target=mount.target)
     if isinstance(mount, Bind):
         return {
             "Type": "bind",

@@ -13,7 +13,7 @@ from orchestrator.containers.docker.hijack import AttachedWire, Connection, atta
 from orchestrator.containers.failure import start_error
 from orchestrator.containers.labels import OWNER, SPEC
 from orchestrator.containers.runtime import Container, Fate
-from orchestrator.domain.container import ContainerSpec, Launch
+from orchestrator.domain.container import ContainerSpec, Cover, Launch
 from orchestrator.errors import (
     EngineRefused,
     EngineUnreachable,
@@ -28,6 +28,9 @@ HELLO_SECONDS = 60.0
 
 MOUNT_LOOK_SECONDS = 30.0
 """For one look at what is mounted; a network file system that hangs takes for ever."""
+
+NOTHING_SEEN = "1:3"
+"""The device that /dev/null is, as `stat` says it."""
 
 CONTAINER_GONE_SECONDS = 5.0
 """After the wire is cut, for the container to end by itself; after that it is removed by force."""
@@ -114,6 +117,25 @@ class HeldContainer:
         wire.lease(self._spec.lease_seconds, self._spec.lifetime_seconds)
         for target, identity in self._pinned.items():
             await self._look_at_mount(wire, target, identity)
+        await self._look_at_covers(wire)
+
+    async def _look_at_covers(self, wire: Wire) -> None:
+        targets = [mount.target for mount in self._spec.mounts if isinstance(mount, Cover)]
+        if not targets:
+            return
+        try:
+            with anyio.fail_after(MOUNT_LOOK_SECONDS):
+                look = Launch(argv=("stat", "-c", "%t:%T", *targets), errand=True)
+                seen = await wire.run(look)
+        except TimeoutError as exc:
+            raise MountRefused(f"what is mounted over {targets[0]} does not answer") from exc
+        covered = seen.stdout.decode(errors="replace").split()
+        if seen.code or covered != [NOTHING_SEEN] * len(targets):
+            raise MountRefused(
+                f"what must not be reached ({', '.join(targets[:3])}) is not covered in the "
+                "container; was it moved while the container was made? Try again, or use "
+                "`workspace: copy`"
+            )
 
     async def _look_at_mount(self, wire: Wire, target: str, identity: str) -> None:
         try:

@@ -11,8 +11,9 @@ import errno
 import hashlib
 import logging
 import os
+import secrets
 import stat
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -23,6 +24,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import HOME, File, Launch
 from orchestrator.engine.record import Record
 from orchestrator.errors import OrchestratorError
+from orchestrator.workspace.paths import Root
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,10 @@ class MemoryText(Frozen):
     text: str = ""
     problem: str = ""
     """Why nothing can be written back to it, whatever agent.md says."""
+    folder: Path = Path()
+    """Where it was found: links resolved."""
+    identity: str = ""
+    """device:inode of that directory: nothing is written to another one in its place."""
 
     @property
     def briefing(self) -> str:
@@ -64,9 +70,10 @@ class Memory:
         """What there is to remember; nothing, for an agent without sessions. Blocks."""
         if not agent.session.keep or agent.memory == "none":
             return MemoryText()
-        path = self._path(agent.name)
+        path = self._agents_dir / agent.name / FILE_NAME
         try:
-            data = _read(path)
+            with Root(path.parent.resolve()) as folder:
+                data, where, which = _read(folder), folder.path, folder.identity
         except OSError as exc:
             why = f"cannot be read ({exc.strerror})"
             return MemoryText(agent=agent.name, mode="ro", problem=_unkept(path, why))
@@ -78,6 +85,8 @@ class Memory:
             mode="ro" if why else agent.memory,
             text=text,
             problem=_unkept(path, why) if why else "",
+            folder=where,
+            identity=which,
         )
 
     async def place(self, container: Container, memory: MemoryText) -> None:
@@ -116,29 +125,37 @@ class Memory:
             return
         if text == memory.text:
             return
-        path = self._path(memory.agent)
-        if not _says(path, memory.text):
-            path = self._put_aside(memory.agent, text)
-            record.note("warning", f"{FILE_NAME} has changed meanwhile; the agent's is in {path}")
+        if self._replaced(memory, text):
+            record.note("memory", f"{FILE_NAME} now has {len(text.splitlines())} lines")
             return
-        _replace(path, text.encode())
-        record.note("memory", f"{FILE_NAME} now has {len(text.splitlines())} lines")
+        path = self._put_aside(memory.agent, text)
+        record.note("warning", f"{FILE_NAME} has changed meanwhile; the agent's is in {path}")
+
+    def _replaced(self, memory: MemoryText, text: str) -> bool:
+        """Write it, unless somebody else has, or another directory is in the place of its own."""
+        try:
+            folder = Root(memory.folder, memory.identity)
+        except OSError:
+            return False
+        with folder:
+            if not _says(folder, memory.text):
+                return False
+            _replace(folder, FILE_NAME, text.encode())
+            return True
 
     def _put_aside(self, agent: str, text: str) -> Path:
         self._aside.mkdir(parents=True, exist_ok=True, mode=0o700)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        path = self._aside / f"{agent}-{digest}.md"
-        _replace(path, text.encode())
-        return path
-
-    def _path(self, agent: str) -> Path:
-        return self._agents_dir / agent / FILE_NAME
+        name = f"{agent}-{digest}.md"
+        with Root(self._aside.resolve()) as folder:
+            _replace(folder, name, text.encode())
+        return self._aside / name
 
 
-def _read(path: Path) -> bytes | None:
+def _read(folder: Root) -> bytes | None:
     """A regular file, not a link to one; None if there is none. One byte more than we take."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = folder.open_file(FILE_NAME)
     except FileNotFoundError:
         return None
     with os.fdopen(fd, "rb") as file:
@@ -163,26 +180,27 @@ def _unkept(path: Path, why: str) -> str:
     return f"the agent's memory could be read only: {path} {why}; mend it for the next run"
 
 
-def _says(path: Path, text: str) -> bool:
+def _says(folder: Root, text: str) -> bool:
     try:
-        return (_read(path) or b"") == text.encode()
+        return (_read(folder) or b"") == text.encode()
     except OSError:
         return False
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(folder: Root, name: str, data: bytes) -> None:
     """All of it or nothing, as a file of the folder's owner."""
-    owner = path.parent.stat()
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        try:
+    owner = os.fstat(folder.fd)
+    scratch = f".{name}.{secrets.token_hex(8)}"
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(scratch, new, 0o600, dir_fd=folder.fd), "wb") as file:  # noqa: PTH123
             file.write(data)
             file.flush()
             if os.geteuid() == 0:
                 os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             os.fchmod(file.fileno(), 0o644)
-            Path(file.name).replace(path)
-        except OSError:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+        os.replace(scratch, name, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(scratch, dir_fd=folder.fd)
+        raise

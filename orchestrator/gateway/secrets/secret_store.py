@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -161,6 +162,34 @@ class SecretStore:
         return await _printed(name, entry.command, inherited, self._file.parent, known)
 
 
+def secret_files(file: Path) -> tuple[Path, ...]:
+    """Files that the secrets file names, which no agent may see: those that hold a secret, and
+    those that a command runs or reads. Blocks.
+    """
+    entries = _read_entries(file).values()
+    held = [_placed(file, entry.file) for entry in entries if entry.file is not None]
+    programs = [entry.command[0] for entry in entries if entry.command]
+    words = [word for entry in entries for word in entry.command or ()]
+    words += [value for word in words if (value := word.partition("=")[2])]  # --file=PATH
+    named = [_placed(file, word) for word in words]
+    named += [Path(found) for program in programs if (found := shutil.which(program))]
+    return tuple(dict.fromkeys((*held, *(path for path in named if _is_file(path)))))
+
+
+def _placed(beside: Path, written: str) -> Path:
+    """Where a path of the secrets file leads; nowhere, if it is none."""
+    with suppress(RuntimeError):  # there is no such user
+        return beside.absolute().parent / Path(written).expanduser()
+    return beside.absolute().parent / written
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def variable_of(name: str) -> str:
     """The variable that holds a secret by itself."""
     return SECRET_PREFIX + re.sub(r"[^A-Z0-9]", "_", name.upper())
@@ -227,7 +256,7 @@ def _read(path: Path, most: int, *, ours: bool = False) -> bytes:
 
 
 def _read_value(name: str, beside: Path, written: str) -> str:
-    path = beside.parent / Path(written).expanduser()
+    path = _placed(beside, written)
     try:
         data = _read(path, SECRET_BYTES)
     except OSError as exc:

@@ -86,7 +86,7 @@ def _folder(roots: Iterable[Path]) -> Iterator[Path | None]:
     found = [root for root in roots if root.is_dir()]
     for root in found:
         try:
-            folder = tempfile.TemporaryDirectory(prefix=".orchestrator-doctor-", dir=root)
+            folder = tempfile.TemporaryDirectory(prefix="orchestrator-doctor-", dir=root)
         except OSError:
             continue  # not ours to write to
         with folder as path:

@@ -109,6 +109,12 @@ def _container_document(spec: ContainerSpec) -> dict[str, object]:
                 "access": "ro" if mount.kind == "bind" and mount.read_only else "rw",
             }
             for mount in spec.mounts
+            if mount.kind != "cover"
+        ],
+        "covered": [
+            {"target": mount.target, "what": mount.what}
+            for mount in spec.mounts
+            if mount.kind == "cover"
         ],
         "scratch": [{"target": t.target, "size_bytes": t.size_bytes} for t in spec.tmpfs],
         "runtime": spec.oci_runtime,
@@ -233,6 +239,10 @@ def _container_rows(plan: Plan) -> Iterator[Row]:
     yield Row("image", spec.image)
     yield Row("user", f"{spec.user.uid}:{spec.user.gid}, without any capability")
     for mount in spec.mounts:
+        if mount.kind == "cover":
+            text = f"{mount.target} is a {mount.what}, which the agent cannot reach"
+            yield Row("covered", text, warning=True)
+            continue
         read_only = mount.kind == "bind" and mount.read_only
         if mount.kind == "volume" and mount.target == WORKSPACE and plan.copied_workspace:
             text = f"a copy of {plan.copied_workspace} -> {WORKSPACE}; what changes is handed back"

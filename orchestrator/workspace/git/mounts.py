@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from orchestrator.domain.container import WORKSPACE, Bind
 from orchestrator.errors import MountRefused
 from orchestrator.workspace.git.directory import Allowed, GitDir, find_git_dir
-from orchestrator.workspace.paths import FOLDER, in_git, is_repository
+from orchestrator.workspace.paths import FOLDER, Root, in_git, is_repository
 from orchestrator.workspace.reading.pack import shown
 from orchestrator.workspace.reading.tree import TREE_DEPTH, nowhere
 
@@ -47,7 +47,7 @@ def git_mounts(
     root = workspace.resolve()
     mounts = [*_outside(root, allowed)]
     if mode == "rw":
-        for path in git_places(root):
+        for path, (device, inode) in git_places(root).items():
             if path == TOP:
                 raise MountRefused(
                     f"{root} is itself what git keeps a repository in, and git would run what an "
@@ -59,7 +59,13 @@ def git_mounts(
                     "that git runs here; replace it with what it points to, or use "
                     "`workspace: copy`"
                 )
-            mounts.append(Bind(source=str(root / path), target=f"{WORKSPACE}/{path}"))
+            mounts.append(
+                Bind(
+                    source=str(root / path),
+                    target=f"{WORKSPACE}/{path}",
+                    identity=f"{device}:{inode}",
+                )
+            )
     if len(mounts) > MAX_MOUNTS:
         raise MountRefused(
             f"{root} holds {len(mounts)} git repositories, more than the {MAX_MOUNTS} that can be "
@@ -134,6 +140,8 @@ def _outside(root: Path, allowed: Allowed) -> Iterator[Bind]:
         if found.shared.is_relative_to(WORKSPACE):
             return  # the engine would make directories for it in the workspace itself
         try:
-            yield Bind(source=str(found.shared), target=str(found.shared))
-        except ValidationError:
+            with Root(found.shared) as opened:
+                which = opened.identity
+            yield Bind(source=str(found.shared), target=str(found.shared), identity=which)
+        except (ValidationError, OSError):
             return  # the container has something of its own there: git will not work inside

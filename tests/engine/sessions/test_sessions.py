@@ -388,7 +388,7 @@ async def test_what_a_run_needs_is_looked_for_without_keeping_others_waiting(
 
         return called
 
-    for name in ("check", "git_mounts"):
+    for name in ("check", "mounted"):
         monkeypatch.setattr(harness.copies, name, noted(getattr(harness.copies, name)))
     monkeypatch.setattr(Memory, "read", noted(Memory.read))
     with anyio.fail_after(PATIENCE):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,7 @@ def test_programs_read_the_same() -> None:
         "image": "agents:1",
         "user": {"uid": 501, "gid": 20},
         "mounts": [{"source": "/srv/work", "target": "/workspace", "access": "rw"}],
+        "covered": [],
         "scratch": [
             {"target": "/tmp", "size_bytes": 256 * 1024 * 1024},
             {"target": "/home/agent", "size_bytes": 256 * 1024 * 1024},
@@ -349,3 +351,15 @@ def test_a_default_stands_in_for_a_variable_that_is_empty_or_not_set() -> None:
     assert shown_variables(agent, {"TWO": "s3cret"}) == ({"TWO": "<TWO>"}, ())
     assert shown_variables(agent, {}) == ({"TWO": "<TWO, which is not set>"}, ("TWO",))
     assert shown_variables(agent, {"ONE": "", "TWO": ""}) == ({"ONE": "", "TWO": ""}, ())
+
+
+def test_a_socket_in_the_workspace_is_told_as_covered(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(here / "work/pipe")
+    assert run("plan", "fixer", "--workspace", "work") == 0
+    assert "/workspace/pipe is a FIFO, which the agent cannot reach\n" in capsys.readouterr().out
+    assert run("plan", "fixer", "--workspace", "work", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["covered"] == [{"target": "/workspace/pipe", "what": "FIFO"}]
+    assert len(told["mounts"]) == 1

@@ -93,7 +93,11 @@ def test_a_git_outside_is_shown_only_if_it_is_allowed_and_names_the_worktree(
     linked = tmp_path / "linked"
     git(project, "worktree", "add", "-q", str(linked))
     shared = str(project / ".git")
-    assert git_mounts(linked, "ro", lambda _: True) == (Bind(source=shared, target=shared),)
+    status = Path(shared).stat()
+    which = f"{status.st_dev}:{status.st_ino}"
+    assert git_mounts(linked, "ro", lambda _: True) == (
+        Bind(source=shared, target=shared, identity=which),
+    )
     assert git_mounts(linked, "ro") == ()
     thief = make(tmp_path / "thief", {".git": (linked / ".git").read_text()})
     assert git_mounts(thief, "ro", lambda _: True) == ()
