@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.containers.docker.image_terms import ImageTerms, covered_volumes
 from orchestrator.containers.labels import SPEC
-from orchestrator.domain.container import Bind, ContainerSpec, Mount
+from orchestrator.domain.container import MIB, Bind, ContainerSpec, Mount
 
 WARDEN = ("/usr/bin/python3", "-I", "-S", "/opt/orchestrator/warden.pyc")
 """PID 1. Isolated and without `site`: nothing but the file itself and the standard library. The
@@ -17,9 +17,13 @@ distribution's own interpreter, which compiled it: an image may have put another
 WARDEN_CAPABILITIES = ("SETUID", "SETGID", "KILL")
 """What PID 1 keeps: to become the agent's user, and to end the agent's processes."""
 
-TERMINALS = "/dev/pts"
-"""Shut in every container: the kernel counts pseudo-terminals for the whole machine, so that one
-agent could leave none to the containers beside it."""
+COUNTED_DEVICES = ("/dev/pts", "/dev/mqueue")
+"""Shut in every container: the kernel counts pseudo-terminals for the whole machine, and message
+queues by user, so that one agent could leave none to the containers beside it."""
+
+SOCKET_BYTES = 64 * MIB
+"""For what lies in sockets, which some kernels (cgroup v1) do not count as a container's memory:
+without a limit, one agent takes what TCP and UDP have on the whole machine."""
 
 MASKED = (
     # What engines close by themselves, each of them (Docker 20.10 to 28); a list replaces theirs.
@@ -28,8 +32,9 @@ MASKED = (
     *("/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"),
 )
 
-MASKED_BY_US = ("/proc/key-users", "/proc/locks")
-"""Files in which the kernel tells of the whole machine: who has keys, and who has locked what."""
+MASKED_BY_US = ("/proc/key-users", "/proc/locks", "/proc/pressure")
+"""In which the kernel tells of the whole machine: who has keys, who has locked what, what it waits
+for. Whoever writes to the last has the kernel keep watch."""
 
 JsonObject = dict[str, object]
 
@@ -44,6 +49,7 @@ def create_body(
     profile_path: str | None = None,
     closed: Sequence[str] = (),
     masks_by_option: bool = False,
+    limits_sockets: bool = False,
 ) -> JsonObject:
     """The body of POST /containers/create; `keep_as` names a kept container's volumes.
 
@@ -54,7 +60,7 @@ def create_body(
     itself. All but the labels is digested into one: another digest, another container.
     """
     image = image or ImageTerms(id=spec.image)
-    closed = (TERMINALS, *closed, *covered_volumes(image, spec))
+    closed = (*COUNTED_DEVICES, *closed, *covered_volumes(image, spec))
     body: JsonObject = {
         "Image": image.id,
         # Emptied: not every engine takes a variable away.
@@ -78,6 +84,7 @@ def create_body(
         "StopTimeout": 1,
         "HostConfig": {
             **_host_config(spec, keep_as, cpus_available),
+            **({"KernelMemoryTCP": SOCKET_BYTES} if limits_sockets else {}),
             **({} if masks_by_option else {"MaskedPaths": [*MASKED, *MASKED_BY_US]}),
             "SecurityOpt": _security(spec, profile_path, masks_by_option),
             "Tmpfs": _tmpfs(spec, closed),
@@ -109,7 +116,7 @@ def _host_config(
         "ShmSize": limits.shm_bytes,
         "Ulimits": [
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
-            {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "core", "Soft": 1, "Hard": 1},  # see CORE in seccomp.py
         ],
         "Mounts": [_mount(mount, keep_as) for mount in spec.mounts],
     }

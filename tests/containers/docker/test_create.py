@@ -58,7 +58,7 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
             "CapDrop": ["ALL"],
             "CapAdd": ["SETUID", "SETGID", "KILL"],
             "SecurityOpt": ["no-new-privileges"],
-            "MaskedPaths": [*MASKED, "/proc/key-users", "/proc/locks"],
+            "MaskedPaths": [*MASKED, "/proc/key-users", "/proc/locks", "/proc/pressure"],
             "IpcMode": "private",
             "Init": False,
             "RestartPolicy": {"Name": "no"},
@@ -70,10 +70,11 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
             "ShmSize": 64 * MIB,
             "Ulimits": [
                 {"Name": "nofile", "Soft": 500, "Hard": 500},
-                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "core", "Soft": 1, "Hard": 1},
             ],
             "Tmpfs": {
                 "/dev/pts": "ro,noexec,nosuid,nodev,mode=755,size=4k",
+                "/dev/mqueue": "ro,noexec,nosuid,nodev,mode=755,size=4k",
                 "/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={256 * MIB}",
                 "/home/agent": f"rw,exec,nosuid,nodev,mode=1777,size={256 * MIB}",
             },
@@ -131,7 +132,15 @@ def test_nothing_that_an_image_sets_or_opens_is_left_and_it_is_named_by_its_id()
 def test_an_engine_that_adds_to_what_it_closes_is_told_of_ours_alone() -> None:
     config = host_config(create_body(ContainerSpec(image="agent:1"), {}, masks_by_option=True))
     assert "MaskedPaths" not in config
-    assert config["SecurityOpt"] == ["no-new-privileges", "mask=/proc/key-users:/proc/locks"]
+    assert config["SecurityOpt"] == [
+        "no-new-privileges",
+        "mask=/proc/key-users:/proc/locks:/proc/pressure",
+    ]
+
+
+def test_what_lies_in_sockets_is_limited_where_the_engine_can() -> None:
+    config = host_config(create_body(ContainerSpec(image="agent:1"), {}, limits_sockets=True))
+    assert config["KernelMemoryTCP"] == 64 * MIB
 
 
 def test_a_container_asks_for_no_more_processors_than_there_are() -> None:
