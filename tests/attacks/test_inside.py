@@ -89,7 +89,10 @@ async def test_an_image_sets_nothing_for_pid_1(
 async def test_a_volume_of_an_image_is_no_disk(
     engine: DockerRuntime, make_image: MakeImage
 ) -> None:
-    name = make_image('VOLUME ["/data/", "/home", "/home/agent", "/var/lib/x"]')
+    name = make_image(
+        "RUN mkdir -m 1777 /data /var/lib/x && chmod 1777 /home",
+        'VOLUME ["/data/", "/home", "/home/agent", "/var/lib/x"]',
+    )
     places = ("/data", "/home", "/var/lib/x")
     tries = "; ".join(f"echo x > {place}/filled && echo {place}" for place in places)
     with anyio.fail_after(PATIENCE):
@@ -267,3 +270,86 @@ async def test_locks_and_keys_of_others_are_not_seen(closed: Rig, tmp_path: Path
         assert str(inode) in Path("/proc/locks").read_text()
         said = await closed.sh("cat /proc/locks /proc/key-users /proc/keys /proc/timer_list")
     assert said == ""
+
+
+@attack(
+    "processes and resources",
+    "hold up the host's programs by leases on files of the workspace, whichever way they are asked",
+    "EPERM: there are no leases inside, and no directory notification",
+)
+async def test_there_are_no_leases(closed: Rig) -> None:
+    code = """
+import fcntl
+fd = os.open("/tmp/leased", os.O_CREAT | os.O_RDONLY, 0o600)
+tricks = [ctypes.c_ulong(number) for number in (1024, 0x100000400, 0xFFFFFFFF00000400)]
+say([attempt(c("syscall", 72, fd, trick, fcntl.F_RDLCK)) for trick in tricks]
+    + [attempt(lambda: fcntl.fcntl(os.open("/tmp", 0), fcntl.F_NOTIFY, 2))])
+"""
+    assert await closed.python(code) == ["EPERM"] * 4
+
+
+@attack(
+    "processes and resources",
+    "have the host's own program for crashes run, as root, on a core of the agent's making",
+    "the limit for cores is 1, at which no kernel runs it, and to set another is not done",
+)
+async def test_no_core_is_dumped_to_the_host(closed: Rig) -> None:
+    code = """
+new, read = (ctypes.c_ulong * 2)(0, 0), (ctypes.c_ulong * 2)()
+def limit(how):
+    attempt(how)
+    libc.syscall(302, 0, 4, None, read)
+    return [*read]
+high = ctypes.c_ulong(0x100000004)
+say([limit(c("syscall", 302, 0, 4, new, None)), limit(c("syscall", 160, 4, new)),
+     limit(c("syscall", 302, 0, high, new, None)), limit(c("syscall", 160, high, new)),
+     limit(c("setrlimit", 4, new)), limit(c("syscall", 302, os.getpid(), 4, new, read))])
+"""
+    assert await closed.python(code) == [[1, 1]] * 6
+    assert await closed.sh("ulimit -c 0 && echo and goes on") == "and goes on\n"
+
+
+@attack(
+    "processes and resources",
+    "take the huge pages that the host has set aside, and memory that it cannot take back",
+    "EPERM by each way: mmap, memfd_create, shmget, memfd_secret",
+)
+async def test_huge_pages_of_the_host_stay_its_own(closed: Rig) -> None:
+    answers = await closed.tries(
+        "syscall(9, 0, ctypes.c_ulong(1 << 21), 3, 0x40022, -1, 0)",
+        "syscall(9, 0, ctypes.c_ulong(1 << 21), 3, ctypes.c_ulong(0x100040022), -1, 0)",
+        "syscall(9, 0, ctypes.c_ulong(1 << 30), 3, 0x78040022, -1, 0)",
+        "syscall(319, b'x', 4)",
+        "syscall(29, 0, 1 << 21, 0o5600)",
+        "syscall(447, 0)",
+    )
+    assert set(answers.values()) == {"EPERM"}, answers
+
+
+@attack(
+    "processes and resources",
+    "make message queues, watch the machine's pressure, load kernel modules by ioctl",
+    "EROFS, ENOENT and EPERM: what is counted by user or loaded for all is not there",
+)
+async def test_queues_pressure_and_modules_are_out_of_reach(closed: Rig) -> None:
+    answers = await closed.tries(
+        "lambda: os.open('/dev/mqueue/x', os.O_CREAT | os.O_RDWR, 0o600)",
+        "lambda: os.open('/proc/pressure/cpu', os.O_RDWR)",
+        *(
+            f"syscall(16, socket.socket().fileno(), {number}, bytes(64))"
+            for number in ("0x8940", "0x8941", "0x8982", "0x89A0", "ctypes.c_ulong(0x100008940)")
+        ),
+    )
+    assert [*answers.values()] == ["EROFS", "ENOENT", *["EPERM"] * 5], answers
+
+
+@attack(
+    "processes and resources",
+    "have the kernel write out all that the machine has in memory, again and again",
+    "sync and syncfs say that it was done, and do nothing: even for a file that is not open",
+)
+async def test_an_agent_does_not_sync_the_machine(closed: Rig) -> None:
+    assert await closed.tries("syscall(162)", "syscall(306, -1)") == {
+        "syscall(162)": "WORKED",
+        "syscall(306, -1)": "WORKED",
+    }

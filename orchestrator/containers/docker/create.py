@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.containers.docker.image_terms import ImageTerms, covered_volumes
 from orchestrator.containers.labels import SPEC
-from orchestrator.domain.container import MIB, Bind, ContainerSpec, Mount
+from orchestrator.domain.container import Bind, ContainerSpec, Mount
 
 WARDEN = ("/usr/bin/python3", "-I", "-S", "/opt/orchestrator/warden.pyc")
 """PID 1. Isolated and without `site`: nothing but the file itself and the standard library. The
@@ -20,10 +20,6 @@ WARDEN_CAPABILITIES = ("SETUID", "SETGID", "KILL")
 COUNTED_DEVICES = ("/dev/pts", "/dev/mqueue")
 """Shut in every container: the kernel counts pseudo-terminals for the whole machine, and message
 queues by user, so that one agent could leave none to the containers beside it."""
-
-SOCKET_BYTES = 64 * MIB
-"""For what lies in sockets, which some kernels (cgroup v1) do not count as a container's memory:
-without a limit, one agent takes what TCP and UDP have on the whole machine."""
 
 MASKED = (
     # What engines close by themselves, each of them (Docker 20.10 to 28); a list replaces theirs.
@@ -49,7 +45,6 @@ def create_body(
     profile_path: str | None = None,
     closed: Sequence[str] = (),
     masks_by_option: bool = False,
-    limits_sockets: bool = False,
 ) -> JsonObject:
     """The body of POST /containers/create; `keep_as` names a kept container's volumes.
 
@@ -84,7 +79,6 @@ def create_body(
         "StopTimeout": 1,
         "HostConfig": {
             **_host_config(spec, keep_as, cpus_available),
-            **({"KernelMemoryTCP": SOCKET_BYTES} if limits_sockets else {}),
             **({} if masks_by_option else {"MaskedPaths": [*MASKED, *MASKED_BY_US]}),
             "SecurityOpt": _security(spec, profile_path, masks_by_option),
             "Tmpfs": _tmpfs(spec, closed),

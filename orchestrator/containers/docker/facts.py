@@ -21,8 +21,6 @@ class EngineFacts(Frozen):
     maps_users: bool
     """A user inside is another one outside: the engine is rootless or remaps users."""
     is_podman: bool
-    limits_sockets: bool
-    """It limits what lies in a container's sockets apart from its memory, as cgroup v1 does."""
     takes_profile: bool
     """It filters system calls, on an architecture that our seccomp profile covers."""
 
@@ -37,7 +35,6 @@ def facts(info: Mapping[str, Any], version: Mapping[str, Any], kernel: str) -> E
         default_runtime=str(info.get("DefaultRuntime") or "runc"),
         maps_users=not {"name=rootless", "name=userns"}.isdisjoint(options),
         is_podman=any(part.get("Name") == "Podman Engine" for part in parts),
-        limits_sockets=bool(info.get("KernelMemoryTCP")),
         takes_profile=takes_profile(info),
     )
 

@@ -292,7 +292,6 @@ class DockerRuntime:
             profile_path=str(self.owner.file_of(spec.seccomp or "")) if in_file else None,
             closed=PODMAN_OPENS if self.facts.is_podman else (),
             masks_by_option=self.facts.is_podman,
-            limits_sockets=self.facts.limits_sockets,
         )
 
     async def _look_into(self, held: HeldContainer) -> tuple[str, ...]:

@@ -138,11 +138,6 @@ def test_an_engine_that_adds_to_what_it_closes_is_told_of_ours_alone() -> None:
     ]
 
 
-def test_what_lies_in_sockets_is_limited_where_the_engine_can() -> None:
-    config = host_config(create_body(ContainerSpec(image="agent:1"), {}, limits_sockets=True))
-    assert config["KernelMemoryTCP"] == 64 * MIB
-
-
 def test_a_container_asks_for_no_more_processors_than_there_are() -> None:
     spec = ContainerSpec(image="agent:1", limits=Limits(cpus=64))
     assert host_config(create_body(spec, {}, cpus_available=2))["NanoCpus"] == 2_000_000_000

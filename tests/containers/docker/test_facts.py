@@ -28,7 +28,6 @@ def test_an_engine_is_known_by_what_it_says_of_itself() -> None:
         default_runtime="runc",
         maps_users=False,
         is_podman=False,
-        limits_sockets=False,
         takes_profile=True,
     )
 
@@ -40,7 +39,6 @@ def test_an_engine_that_says_nothing_is_trusted_with_nothing() -> None:
         default_runtime="runc",
         maps_users=False,
         is_podman=False,
-        limits_sockets=False,
         takes_profile=False,
     )
 
@@ -56,7 +54,6 @@ def test_an_engine_that_says_nothing_is_trusted_with_nothing() -> None:
         ({"SecurityOptions": [*SECCOMP, "name=userns"]}, DOCKER_VERSION, {"maps_users": True}),
         ({"SecurityOptions": None}, DOCKER_VERSION, {"takes_profile": False}),
         ({"SecurityOptions": ["name=apparmor"]}, DOCKER_VERSION, {"takes_profile": False}),
-        ({"KernelMemoryTCP": True}, DOCKER_VERSION, {"limits_sockets": True}),
         ({"Architecture": "amd64"}, DOCKER_VERSION, {}),
         ({"Architecture": "arm64"}, DOCKER_VERSION, {}),
         ({"Architecture": "s390x"}, DOCKER_VERSION, {"takes_profile": False}),
