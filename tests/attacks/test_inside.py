@@ -336,7 +336,7 @@ async def test_queues_pressure_and_modules_are_out_of_reach(closed: Rig) -> None
         "lambda: os.open('/dev/mqueue/x', os.O_CREAT | os.O_RDWR, 0o600)",
         "lambda: os.open('/proc/pressure/cpu', os.O_RDWR)",
         *(
-            f"syscall(16, socket.socket().fileno(), {number}, bytes(64))"
+            f"syscall(16, libc.socket(2, 1, 0), {number}, bytes(64))"
             for number in ("0x8940", "0x8941", "0x8982", "0x89A0", "ctypes.c_ulong(0x100008940)")
         ),
     )
