@@ -165,15 +165,18 @@ async def test_a_mount_in_a_kept_home_is_not_led_astray(
     bind = Bind(source=str(ground / "library"), target=f"{HOME}/project/orchestrator")
     tmp = (Tmpfs(target="/tmp"),)
     spec = ContainerSpec(image=image, mounts=(Volume(target=HOME), bind), tmpfs=tmp)
-    try:
-        with anyio.fail_after(PATIENCE):
+    move = f"mv {HOME}/project {HOME}/other && ln -s /opt {HOME}/project"
+
+    async def start_twice() -> None:
+        for _ in range(2):
             async with engine.keep("astray", spec) as container:
-                move = f"mv {HOME}/project {HOME}/other && ln -s /opt {HOME}/project"
                 done = await container.run(Launch(argv=("sh", "-c", move)))
                 assert done.code == 0, done.stderr
-            with pytest.raises(SpecRefused, match=f"{HOME}/project is a link to /opt"):
-                async with engine.keep("astray", spec):
-                    pass
+
+    refused = f"{HOME}/project is a link to /opt|mount it elsewhere"
+    try:
+        with anyio.fail_after(PATIENCE), pytest.raises(SpecRefused, match=refused):
+            await start_twice()
     finally:
         await engine.forget("astray")
 

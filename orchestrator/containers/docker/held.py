@@ -69,6 +69,11 @@ class HeldContainer:
         return str(self._body["Image"])
 
     @property
+    def kept(self) -> bool:
+        config = self._body["HostConfig"]
+        return isinstance(config, dict) and not config["AutoRemove"]
+
+    @property
     def targets(self) -> frozenset[str]:
         """Where something is mounted in it: by the spec, or to close what the image opens."""
         config = self._body["HostConfig"]

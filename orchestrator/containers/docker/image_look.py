@@ -92,14 +92,15 @@ class ImageLook:
         # docker-py has no call for this one: it would get the whole archive.
         url = f"{self._api.base_url}/v{self._api.api_version}/containers/{self._container}/archive"
         answer = self._api.head(url, params={"path": path}, timeout=self._api.timeout)
-        if answer.status_code == 404:
+        told = answer.headers.get("X-Docker-Container-Path-Stat", "")
+        if answer.status_code == 404 and not told:  # Podman tells of a link that leads nowhere
             return SeenPath()
-        if answer.status_code != 200:
+        if answer.status_code not in (200, 404):
             raise EngineRefused(
                 f"the engine does not tell what is at {path} in the image {self._image} "
                 f"({answer.status_code})"
             )
-        return read_stat(answer.headers.get("X-Docker-Container-Path-Stat", ""))
+        return read_stat(told)
 
 
 def read_stat(header: str) -> SeenPath:

@@ -301,8 +301,13 @@ class DockerRuntime:
         Once for each image and set of targets; but what is mounted inside the volume of a kept
         container lies where its agent can have made a link since then.
         """
-        volumes = [m.target for m in held.spec.mounts if isinstance(m, Volume)]
-        nested = any(is_below(target, at) for target in held.targets for at in volumes)
+        volumes = [m.target for m in held.spec.mounts if isinstance(m, Volume)] if held.kept else []
+        nested = {target for target in held.targets for at in volumes if is_below(target, at)}
+        if nested and self.facts.is_podman:
+            raise SpecRefused(
+                f"{min(nested)} is inside a volume of the session, into which this engine does not "
+                "let us look before a start; mount it elsewhere"
+            )
         known = self._looked_into.get((held.image_id, held.targets))
         if known is not None and not nested:
             return known
