@@ -95,8 +95,6 @@ class DockerRuntime:
         self._profile = profile() if known.takes_profile else None
         self._profile_refused: set[str | None] = set()
         """By which OCI runtimes; None is the engine's default."""
-        self._looked_into: dict[tuple[str, frozenset[str]], tuple[str, ...]] = {}
-        """Images in which no link leads what is mounted there astray -> see `_look_into`."""
         self._unanswered: dict[str, float] = {}
         """Names of containers whose create call timed out, and when: the engine may still make
         them."""
@@ -298,8 +296,9 @@ class DockerRuntime:
         """SpecRefused if links in the image would lead our mounts, or PID 1, astray. Which scratch
         space may turn out to be shut, since it is in the image.
 
-        Once for each image and set of targets; but what is mounted inside the volume of a kept
-        container lies where its agent can have made a link since then.
+        Once for each image and set of targets, since it takes as long as a start; but what is
+        mounted inside the volume of a kept container lies where its agent can have made a link
+        since then.
         """
         volumes = [m.target for m in held.spec.mounts if isinstance(m, Volume)] if held.kept else []
         nested = {target for target in held.targets for at in volumes if is_below(target, at)}
@@ -308,13 +307,14 @@ class DockerRuntime:
                 f"{min(nested)} is inside a volume of the session, into which this engine does not "
                 "let us look before a start; mount it elsewhere"
             )
-        known = self._looked_into.get((held.image_id, held.targets))
-        if known is not None and not nested:
-            return known
+        said = f"{held.image_id}: {' '.join(sorted(held.targets))} lead nowhere else; 1"
+        if not nested and self.owner.has(said):
+            return ()
         look = ImageLook(self.engine.api, held.id, held.spec.image)
         await self.engine.call(look.check, held.targets)
         shut = await self.engine.call(look.shut, [t.target for t in held.spec.tmpfs])
-        self._looked_into[held.image_id, held.targets] = shut
+        if not shut:
+            self.owner.file_of(said)
         return shut
 
     def _pinned(self, checked: CheckedSpec) -> dict[str, str]:
