@@ -214,6 +214,8 @@ class DiskWatch:
 async def _counters(container: Container) -> dict[str, object]:
     argv = ("grep", "-sH", "-m", "20", ".", *COUNTERS)
     done = await container.run(Launch(argv=argv, errand=True))
+    if done.code < 0:
+        return {}  # it was killed: half an answer is none
     said = done.stdout[:COUNTER_BYTES].decode(errors="replace")
     kills = re.findall(r"memory\.(?:events|oom_control):oom_kill (\d{1,18})$", said, re.MULTILINE)
     refused = re.findall(r"pids\.events:max (\d{1,18})$", said, re.MULTILINE)
@@ -234,6 +236,8 @@ async def _full_places(container: Container) -> dict[str, object]:
     places = (*(t.target for t in spec.tmpfs), *writable)
     argv = ("stat", "-f", "-c", "%a %S %c %d %n", *places)
     done = await container.run(Launch(argv=argv, errand=True))
+    if done.code < 0:
+        return {}
     rows = done.stdout.decode(errors="replace").splitlines()
     full = {row.split(maxsplit=4)[-1] for row in rows if _is_full(row)}
     return {"full": tuple(place for place in places if place in full)}

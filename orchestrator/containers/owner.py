@@ -65,14 +65,20 @@ class Owner:
 
     def file_of(self, text: str) -> Path:
         """A file of the state directory with this text in it, and nothing else."""
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        path = self._dir / "texts" / digest
+        path = self._text_path(text)
         if not path.exists():
             path.parent.mkdir(exist_ok=True, mode=0o700)
-            mine = path.with_name(f"{digest}-{secrets.token_hex(8)}")
+            mine = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
             mine.write_text(text)
             mine.rename(path)
         return path.absolute()
+
+    def has(self, text: str) -> bool:
+        """Whether an orchestrator of this state directory has written this text there."""
+        return self._text_path(text).exists()
+
+    def _text_path(self, text: str) -> Path:
+        return self._dir / "texts" / hashlib.sha256(text.encode()).hexdigest()
 
     def _owner_path(self, owner: str) -> Path:
         safe = "".join(c for c in owner if c.isalnum())  # it comes from a label

@@ -18,15 +18,14 @@ ENOSYS = 38
 
 FILES = """
     access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2
-    fadvise64 fallocate fchdir fchown fchownat fcntl fdatasync fgetxattr flistxattr flock
-    fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64
-    getxattr getxattrat inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl
-    lchown lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr
-    lstat mkdir mkdirat newfstatat pipe pipe2 pread64 preadv preadv2 pwrite64 pwritev pwritev2
-    read readahead readlink readlinkat readv removexattr removexattrat rename renameat renameat2
-    rmdir sendfile setxattr setxattrat splice stat statfs statx symlink symlinkat sync
-    sync_file_range syncfs tee truncate umask unlink unlinkat utime utimensat utimes vmsplice
-    write writev
+    fadvise64 fallocate fchdir fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr
+    fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr
+    getxattrat inotify_add_watch inotify_init inotify_init1 inotify_rm_watch lchown lgetxattr link
+    linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat
+    newfstatat pipe pipe2 pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink
+    readlinkat readv removexattr removexattrat rename renameat renameat2 rmdir sendfile setxattr
+    setxattrat splice stat statfs statx symlink symlinkat sync_file_range tee truncate umask
+    unlink unlinkat utime utimensat utimes vmsplice write writev
 """
 
 WAITING_CALLS = """
@@ -36,20 +35,18 @@ WAITING_CALLS = """
 """
 
 MEMORY = """
-    brk cachestat madvise map_shadow_stack memfd_create memfd_secret mincore mlock mlock2 mlockall
-    mmap mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect
-    process_madvise process_mrelease
+    brk madvise map_shadow_stack mincore mlock mlock2 mlockall mprotect mremap mseal msync munlock
+    munlockall munmap pkey_alloc pkey_free pkey_mprotect process_madvise process_mrelease
 """
 
 PROCESSES = """
     arch_prctl capget capset execve execveat exit exit_group fork getcpu getpgid getpgrp getpid
     getppid getpriority getrlimit getrusage getsid gettid ioprio_get ioprio_set kill pidfd_open
-    pidfd_send_signal prctl prlimit64 rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo
-    rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max
-    sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler
-    sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler
-    sched_yield setpgid setpriority setrlimit setsid sigaltstack sysinfo tgkill times tkill uname
-    vfork wait4 waitid
+    pidfd_send_signal prctl rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn
+    rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min
+    sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval
+    sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield setpgid
+    setpriority setsid sigaltstack sysinfo tgkill times tkill uname vfork wait4 waitid
 """
 
 THREADS = """
@@ -97,6 +94,30 @@ MISSING = """
 clone3 and the mode of openat2 lie in memory, where no filter can see them. The contexts of
 asynchronous I/O (io_setup) are counted for the whole machine: an agent could leave none to the
 databases of the host."""
+
+PRETENDED = """
+    sync syncfs
+"""
+"""Answered with success and not done: they write out what the whole machine has in memory."""
+
+CORE = 4
+"""RLIMIT_CORE. It is 1 for good, at which the kernel dumps nothing, not even to a program: that
+would be one of the host, run as root, and a limit of 0 does not keep the kernel from it. To set it
+is answered with success and not done."""
+CORE_BITS = 0xF
+
+LEASES, LEASE_BITS = 0x400, 0x40C
+"""F_SETLEASE, F_GETLEASE and F_NOTIFY of fcntl: with a lease on a file of the workspace, each
+program of the host that opens it waits for 45 seconds."""
+
+SOCKET_IOCTLS, IOCTL_TYPE_BITS = 0x8900, 0x8900
+PLAIN_SOCKET_IOCTLS = ((0x8900, 0xFFC0), (0x8942, 0xFFFE), (0x8944, 0xFFFC), (0x8948, 0xFFF8))
+"""Those that ask about interfaces. The others are for bridges and virtual networks, whose kernel
+modules they load. (The bits are those that other ioctls in use do not have all.)"""
+
+HUGE_PAGES = {"mmap": (3, 0x40000), "memfd_create": (1, 0x4)}
+"""Flags that ask for huge pages, of which the host has set a number aside for its databases; and
+which argument they are in."""
 
 SET_ID_BITS = 0o6000
 """Set-user-ID and set-group-ID. On a workspace that is mounted to be written, a file with one of
@@ -160,7 +181,17 @@ def profile() -> str:
         *(_rule(name, _masked(at, SET_ID_BITS, 0)) for name, at in MODES.items()),
         *(_rule(name, _masked(at + 1, SET_ID_BITS, 0)) for name, at in OPENS.items()),
         *(_rule(name, _masked(at, CREATING, 0)) for name, at in OPENS.items()),
-        {**_rule(MISSING), "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS},
+        *(_rule("fcntl", each) for each in _others(1, LEASE_BITS, LEASES)),
+        *(_rule("ioctl", each) for each in _others(1, IOCTL_TYPE_BITS, SOCKET_IOCTLS)),
+        *(_rule("ioctl", _masked(1, mask, value)) for value, mask in PLAIN_SOCKET_IOCTLS),
+        *(_rule(name, _masked(at, flag, 0)) for name, (at, flag) in HUGE_PAGES.items()),
+        *(_rule("setrlimit", each) for each in _others(0, CORE_BITS, CORE)),
+        *(_rule("prlimit64", each) for each in _others(1, CORE_BITS, CORE)),
+        _rule("prlimit64", _equal(2, 0)),  # a question
+        _answered(0, "setrlimit", _masked(0, CORE_BITS, CORE)),
+        _answered(0, "prlimit64", _masked(1, CORE_BITS, CORE), _above(2, 0)),
+        _answered(0, PRETENDED),
+        _answered(ENOSYS, MISSING),
     ]
     whole = {"defaultAction": "SCMP_ACT_ERRNO", "syscalls": rules}
     return json.dumps(whole, separators=(",", ":"))
@@ -169,6 +200,22 @@ def profile() -> str:
 def _rule(names: str, *args: SyscallRule) -> SyscallRule:
     row: SyscallRule = {"names": sorted(names.split()), "action": "SCMP_ACT_ALLOW"}
     return row | ({"args": list(args)} if args else {})
+
+
+def _answered(errno: int, names: str, *args: SyscallRule) -> SyscallRule:
+    """Not done; the program hears of this error, or of none if it is 0."""
+    return {**_rule(names, *args), "action": "SCMP_ACT_ERRNO", "errnoRet": errno}
+
+
+def _others(index: int, mask: int, value: int) -> list[SyscallRule]:
+    """Every number that is another one in the bits of the mask: it differs in one of them."""
+    bits = [1 << at for at in range(mask.bit_length()) if mask >> at & 1]
+    return [_masked(index, bit, ~value & bit) for bit in bits]
+
+
+def _above(index: int, value: int) -> SyscallRule:
+    # Not SCMP_CMP_NE, which libseccomp 2.5.4 forgets beside a rule for the same value.
+    return {"index": index, "value": value, "op": "SCMP_CMP_GT"}
 
 
 def _equal(index: int, value: int) -> SyscallRule:

@@ -15,6 +15,7 @@ Group = Literal[
     "files, links and archives",
     "git",
     "processes and resources",
+    "images",
     "helpers of the orchestrator",
     "wire",
     "planted settings",

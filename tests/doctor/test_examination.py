@@ -284,7 +284,7 @@ async def test_a_probe_container_that_is_left_is_named(
 async def test_an_image_without_a_warden_ends_the_examination(
     weaken: Weaken, runtime: DockerRuntime, spec: ContainerSpec
 ) -> None:
-    weaken(body={"Entrypoint": ["true"]})
+    weaken(body={"Entrypoint": ["/usr/bin/true"]})
     async with aclosing(examine(runtime.engine, runtime, spec)) as found:
         checks = [check async for check in found]
     assert [(check.name, check.ok) for check in checks] == [("engine", True), ("hello", False)]

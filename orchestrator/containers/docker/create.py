@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
+from orchestrator.containers.docker.image_terms import ImageTerms, covered_volumes
 from orchestrator.containers.labels import SPEC
 from orchestrator.domain.container import Bind, ContainerSpec, Cover, Mount
 
@@ -16,9 +17,20 @@ distribution's own interpreter, which compiled it: an image may have put another
 WARDEN_CAPABILITIES = ("SETUID", "SETGID", "KILL")
 """What PID 1 keeps: to become the agent's user, and to end the agent's processes."""
 
-TERMINALS = "/dev/pts"
-"""Shut in every container: the kernel counts pseudo-terminals for the whole machine, so that one
-agent could leave none to the containers beside it."""
+COUNTED_DEVICES = ("/dev/pts", "/dev/mqueue")
+"""Shut in every container: the kernel counts pseudo-terminals for the whole machine, and message
+queues by user, so that one agent could leave none to the containers beside it."""
+
+MASKED = (
+    # What engines close by themselves, each of them (Docker 20.10 to 28); a list replaces theirs.
+    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys"),
+    *("/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list"),
+    *("/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"),
+)
+
+MASKED_BY_US = ("/proc/key-users", "/proc/locks", "/proc/pressure")
+"""In which the kernel tells of the whole machine: who has keys, who has locked what, what it waits
+for. Whoever writes to the last has the kernel keep watch."""
 
 NOTHING = "/dev/null"
 """What is mounted over a file that must not be reached, as engines do for files of /proc."""
@@ -30,20 +42,27 @@ def create_body(
     spec: ContainerSpec,
     labels: Mapping[str, str],
     *,
+    image: ImageTerms | None = None,
     keep_as: str | None = None,
     cpus_available: float | None = float("inf"),
     profile_path: str | None = None,
     closed: Sequence[str] = (),
+    masks_by_option: bool = False,
 ) -> JsonObject:
     """The body of POST /containers/create; `keep_as` names a kept container's volumes.
 
+    `image` is what the name of the spec's image stands for, with all that must not come of it.
     Without `cpus_available` the engine cannot limit them, and refuses to be asked to. An engine
     that wants its seccomp profile in a file finds it at `profile_path`; `closed` are directories
-    that it would let be written. All but the labels is digested into one: another digest, another
-    container.
+    that it would let be written; where it `masks_by_option`, it adds ours to what it closes by
+    itself. All but the labels is digested into one: another digest, another container.
     """
+    image = image or ImageTerms(id=spec.image)
+    closed = (*COUNTED_DEVICES, *closed, *covered_volumes(image, spec))
     body: JsonObject = {
-        "Image": spec.image,
+        "Image": image.id,
+        # Emptied: not every engine takes a variable away.
+        "Env": [f"{name}=" for name in image.variables],
         "Entrypoint": list(WARDEN),
         "Cmd": [],
         "User": "0:0",
@@ -59,10 +78,12 @@ def create_body(
         # start. "NetworkMode" says the same to engines that do not know this.
         "NetworkDisabled": True,
         "Healthcheck": {"Test": ["NONE"]},
+        "StopSignal": "SIGTERM",
         "StopTimeout": 1,
         "HostConfig": {
             **_host_config(spec, keep_as, cpus_available),
-            "SecurityOpt": _security(spec, profile_path),
+            **({} if masks_by_option else {"MaskedPaths": [*MASKED, *MASKED_BY_US]}),
+            "SecurityOpt": _security(spec, profile_path, masks_by_option),
             "Tmpfs": _tmpfs(spec, closed),
         },
     }
@@ -92,7 +113,7 @@ def _host_config(
         "ShmSize": limits.shm_bytes,
         "Ulimits": [
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
-            {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "core", "Soft": 1, "Hard": 1},  # see CORE in seccomp.py
         ],
         "Mounts": [_mount(mount, keep_as) for mount in spec.mounts],
     }
@@ -103,8 +124,10 @@ def _host_config(
     return config
 
 
-def _security(spec: ContainerSpec, profile_path: str | None) -> list[str]:
+def _security(spec: ContainerSpec, profile_path: str | None, masks_by_option: bool) -> list[str]:
     options = ["no-new-privileges"]
+    if masks_by_option:
+        options.append("mask=" + ":".join(MASKED_BY_US))
     if spec.seccomp is not None:
         options.append(f"seccomp={profile_path or spec.seccomp}")
     return options
@@ -113,7 +136,7 @@ def _security(spec: ContainerSpec, profile_path: str | None) -> list[str]:
 def _tmpfs(spec: ContainerSpec, closed: Sequence[str]) -> dict[str, str]:
     # World-writable with the sticky bit, since not every engine takes uid= for a tmpfs. The
     # agent is the only user inside who can write at all: root has no DAC_OVERRIDE.
-    return dict.fromkeys((TERMINALS, *closed), "ro,noexec,nosuid,nodev,mode=755,size=4k") | {
+    return dict.fromkeys(closed, "ro,noexec,nosuid,nodev,mode=755,size=4k") | {
         t.target: f"rw,exec,nosuid,nodev,mode=1777,size={t.size_bytes}" for t in spec.tmpfs
     }
 

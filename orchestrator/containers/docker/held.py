@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -19,6 +20,7 @@ from orchestrator.errors import (
     EngineUnreachable,
     MountRefused,
     OrchestratorError,
+    SpecRefused,
     WireLost,
 )
 from orchestrator.wire.host import Wire, WireEnd
@@ -52,10 +54,10 @@ class HeldContainer:
         self._engine = engine
         self._events = events
         self._name = name
-        self._spec = spec
+        self.spec = spec
         self._body = body
         self._pinned = pinned
-        self._id = ""
+        self.id = ""
         self._fate: Fate | None = None
         self._wire: Wire | None = None
         self._container: Container | None = None
@@ -64,6 +66,22 @@ class HeldContainer:
     def container(self) -> Container:
         assert self._container is not None  # noqa: S101 set by start
         return self._container
+
+    @property
+    def image_id(self) -> str:
+        return str(self._body["Image"])
+
+    @property
+    def kept(self) -> bool:
+        config = self._body["HostConfig"]
+        return isinstance(config, dict) and not config["AutoRemove"]
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """Where something is mounted in it: by the spec, or to close what the image opens."""
+        config = self._body["HostConfig"]
+        closed = config["Tmpfs"] if isinstance(config, dict) else {}
+        return frozenset((*closed, *(mount.target for mount in self.spec.mounts)))
 
     async def create(self) -> None:
         # Shielded: a create that is under way makes a container, whether we wait for it or not.
@@ -75,14 +93,14 @@ class HeldContainer:
             except EngineUnreachable:
                 await self._find_unanswered()
                 raise
-        self._id = str(made["Id"])
+        self.id = str(made["Id"])
 
     async def _find_unanswered(self) -> None:
         """A create whose answer got lost may have made a container; then it is to be removed."""
         with suppress(OrchestratorError):
             found = await self._engine.inspect(self._name) or {}
             if _label(found.get("Config"), OWNER) == _label(self._body, OWNER):
-                self._id = str(found["Id"])
+                self.id = str(found["Id"])
 
     async def find(self) -> bool:
         """Take up the kept container of this name, if it is still what the spec says."""
@@ -96,17 +114,18 @@ class HeldContainer:
             # attach to it any more. The volumes stay.
             await self._engine.remove(self._name)
             return False
-        self._id = str(found["Id"])
+        self.id = str(found["Id"])
         return True
 
-    async def start(self) -> None:
-        self._fate = self._events.watch(self._id)
-        connection = Connection(partial(AttachedWire, user=self._spec.user, name=self._name))
+    async def start(self, maybe_shut: Sequence[str] = ()) -> None:
+        """SpecRefused if the agent cannot write to scratch space that is `maybe_shut` to it."""
+        self._fate = self._events.watch(self.id)
+        connection = Connection(partial(AttachedWire, user=self.spec.user, name=self._name))
         wire = self._wire = connection.receiver.wire
-        await attach(self._engine, self._id, connection)
+        await attach(self._engine, self.id, connection)
         with anyio.CancelScope(shield=True):  # as with create
-            await self._engine.call(self._engine.api.start, self._id)
-        container = self._container = Container(self._name, self._spec, wire, self._fate)
+            await self._engine.call(self._engine.api.start, self.id)
+        container = self._container = Container(self._name, self.spec, wire, self._fate)
         try:
             with anyio.fail_after(HELLO_SECONDS):
                 await wire.hello()
@@ -114,13 +133,20 @@ class HeldContainer:
             await wire.close()
             await container.settled()
             raise self._start_error(container) from exc
-        wire.lease(self._spec.lease_seconds, self._spec.lifetime_seconds)
+        wire.lease(self.spec.lease_seconds, self.spec.lifetime_seconds)
         for target, identity in self._pinned.items():
             await self._look_at_mount(wire, target, identity)
         await self._look_at_covers(wire)
+        for target in maybe_shut:
+            seen = await wire.run(Launch(argv=("test", "-w", target), errand=True))
+            if seen.code:
+                raise SpecRefused(
+                    f"the agent cannot write to {target}: this engine gives scratch space the mode "
+                    f"that its place has in the image {self.spec.image}; give it mode 1777 there"
+                )
 
     async def _look_at_covers(self, wire: Wire) -> None:
-        targets = [mount.target for mount in self._spec.mounts if isinstance(mount, Cover)]
+        targets = [mount.target for mount in self.spec.mounts if isinstance(mount, Cover)]
         if not targets:
             return
         try:
@@ -140,12 +166,13 @@ class HeldContainer:
     async def _look_at_mount(self, wire: Wire, target: str, identity: str) -> None:
         try:
             with anyio.fail_after(MOUNT_LOOK_SECONDS):
-                seen = await wire.run(Launch(argv=("stat", "-c", "%d:%i", target)))
+                look = Launch(argv=("stat", "-c", "%d:%i", target), errand=True)
+                seen = await wire.run(look)
         except TimeoutError as exc:
             raise MountRefused(
                 f"what is mounted at {target} does not answer; does its file system hang?"
             ) from exc
-        if seen.stdout.decode(errors="replace").strip() != identity:
+        if seen.code or seen.stdout.decode(errors="replace").strip() != identity:
             raise MountRefused(
                 f"what is mounted at {target} is not the directory that was allowed: "
                 "it was exchanged while the container was made"
@@ -154,11 +181,11 @@ class HeldContainer:
     def _start_error(self, container: Container) -> OrchestratorError:
         ending = container.ending
         assert ending is not None  # noqa: S101 the wire is closed
-        return start_error(self._spec.image, self._spec.limits.memory_bytes, ending)
+        return start_error(self.spec.image, self.spec.limits.memory_bytes, ending)
 
     async def remove(self) -> None:
         """Cut the wire and see the container go; it needs no help unless something is wrong."""
-        if not self._id:
+        if not self.id:
             return
         with anyio.CancelScope(shield=True):  # every wait below is bounded
             try:
@@ -166,13 +193,13 @@ class HeldContainer:
                     with anyio.move_on_after(CONTAINER_GONE_SECONDS):
                         await self._fate.gone.wait()
                         return
-                await self._engine.remove(self._id)
+                await self._engine.remove(self.id)
             finally:
-                self._events.unwatch(self._id)
+                self._events.unwatch(self.id)
 
     async def stop(self) -> None:
         """Cut the wire and see the container stop; it stays, with its volumes."""
-        if not self._id:
+        if not self.id:
             return
         with anyio.CancelScope(shield=True):
             try:
@@ -181,7 +208,7 @@ class HeldContainer:
                         await self._fate.died.wait()
                 await self._see_stopped()
             finally:
-                self._events.unwatch(self._id)
+                self._events.unwatch(self.id)
 
     async def _end(self) -> bool:
         """Cut the wire; True when the container can be trusted to end by itself."""
@@ -198,9 +225,9 @@ class HeldContainer:
         """
         api = self._engine.api
         with suppress(EngineRefused):  # not running, or gone
-            await self._engine.call(api.kill, self._id)
+            await self._engine.call(api.kill, self.id)
         with suppress(EngineRefused):
-            await self._engine.call(api.wait, self._id, timeout=int(CONTAINER_GONE_SECONDS))
+            await self._engine.call(api.wait, self.id, timeout=int(CONTAINER_GONE_SECONDS))
 
 
 def _label(config: object, name: str) -> str | None:

@@ -18,6 +18,8 @@ from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.docker.engine_events import EventStream
 from orchestrator.containers.docker.facts import EngineFacts, facts
 from orchestrator.containers.docker.held import HeldContainer
+from orchestrator.containers.docker.image_look import ImageLook
+from orchestrator.containers.docker.image_terms import ImageTerms, image_terms, is_below
 from orchestrator.containers.failure import ProfileRefused
 from orchestrator.containers.labels import (
     STATE,
@@ -31,7 +33,7 @@ from orchestrator.containers.owner import Owner
 from orchestrator.containers.reaper import why_reap
 from orchestrator.containers.runtime import Container, Reaped
 from orchestrator.containers.seccomp import profile
-from orchestrator.domain.container import Bind, ContainerSpec
+from orchestrator.domain.container import Bind, ContainerSpec, Volume
 from orchestrator.errors import EngineUnreachable, MountRefused, OrchestratorError, SpecRefused
 
 log = logging.getLogger(__name__)
@@ -120,13 +122,13 @@ class DockerRuntime:
     async def _open(
         self, spec: ContainerSpec, name: str, labels: Mapping[str, str] | None
     ) -> AsyncIterator[Container]:
-        held = self._held(spec, name, "disposable", "", labels)
+        held = await self._held(spec, name, "disposable", "", labels)
         try:
             async with self._starts:
                 await self.remove_unanswered()
                 try:
                     await held.create()
-                    await held.start()
+                    await held.start(await self._look_into(held))
                 except EngineUnreachable:
                     self._unanswered[name] = time.monotonic()
                     raise
@@ -139,13 +141,13 @@ class DockerRuntime:
         self, spec: ContainerSpec, key: str, labels: Mapping[str, str] | None
     ) -> AsyncIterator[Container]:
         name = self._kept_name(key)
-        held = self._held(spec, name, "kept", key, labels)
+        held = await self._held(spec, name, "kept", key, labels)
         lock = self.owner.hold(name)
         try:
             async with self._starts:
                 if not await held.find():
                     await held.create()
-                await held.start()
+                await held.start(await self._look_into(held))
             yield held.container
         finally:
             try:
@@ -229,7 +231,7 @@ class DockerRuntime:
                 "to the engine's configuration, or take `runtime` out of agent.md"
             )
 
-    def _held(
+    async def _held(
         self,
         spec: ContainerSpec,
         name: str,
@@ -248,7 +250,11 @@ class DockerRuntime:
             deadline=time.time() + checked.spec.lifetime_seconds if disposable else 0.0,
             extra=labels,
         )
-        body = self._create_body(checked.spec, written, keep_as=None if disposable else name)
+        image = image_terms(
+            spec.image, await self.engine.call(self.engine.api.inspect_image, spec.image)
+        )
+        keep_as = None if disposable else name
+        body = self._create_body(checked.spec, written, keep_as=keep_as, image=image)
         return HeldContainer(
             self.engine, self.events, name, checked.spec, body, self._pinned(checked)
         )
@@ -266,18 +272,50 @@ class DockerRuntime:
         return checked
 
     def _create_body(
-        self, spec: ContainerSpec, labels: Mapping[str, str], *, keep_as: str | None = None
+        self,
+        spec: ContainerSpec,
+        labels: Mapping[str, str],
+        *,
+        keep_as: str | None = None,
+        image: ImageTerms | None = None,
     ) -> dict[str, object]:
         # Podman takes a profile's text for the name of a file, which has to be on its machine.
         in_file = self.facts.is_podman and self.facts.same_kernel and spec.seccomp is not None
         return create_body(
             spec,
             labels,
+            image=image,
             keep_as=keep_as,
             cpus_available=self.facts.cpus,
             profile_path=str(self.owner.file_of(spec.seccomp or "")) if in_file else None,
             closed=PODMAN_OPENS if self.facts.is_podman else (),
+            masks_by_option=self.facts.is_podman,
         )
+
+    async def _look_into(self, held: HeldContainer) -> tuple[str, ...]:
+        """SpecRefused if links in the image would lead our mounts, or PID 1, astray. Which scratch
+        space may turn out to be shut, since it is in the image.
+
+        Once for each image and set of targets, since it takes as long as a start; but what is
+        mounted inside the volume of a kept container lies where its agent can have made a link
+        since then.
+        """
+        volumes = [m.target for m in held.spec.mounts if isinstance(m, Volume)] if held.kept else []
+        nested = {target for target in held.targets for at in volumes if is_below(target, at)}
+        if nested and self.facts.is_podman:
+            raise SpecRefused(
+                f"{min(nested)} is inside a volume of the session, into which this engine does not "
+                "let us look before a start; mount it elsewhere"
+            )
+        said = f"{held.image_id}: {' '.join(sorted(held.targets))} lead nowhere else; 1"
+        if not nested and self.owner.has(said):
+            return ()
+        look = ImageLook(self.engine.api, held.id, held.spec.image)
+        await self.engine.call(look.check, held.targets)
+        shut = await self.engine.call(look.shut, [t.target for t in held.spec.tmpfs])
+        if not shut:
+            self.owner.file_of(said)
+        return shut
 
     def _pinned(self, checked: CheckedSpec) -> dict[str, str]:
         """What each mount must turn out to be, where a container sees it as we do."""

@@ -94,7 +94,7 @@ class Memory:
         if memory.mode == "none":
             return
         file = File(path=MEMORY_FILE, content=memory.text.encode(), mode=0o600)
-        await container.run(Launch(argv=("true",), files=(file,)))
+        await container.run(Launch(argv=("true",), files=(file,), errand=True))
 
     async def take_back(self, container: Container, memory: MemoryText, record: Record) -> None:
         """Keep what the agent made of it. Raises nothing; it is bounded, cancelled or not."""
@@ -105,7 +105,7 @@ class Memory:
         with anyio.move_on_after(TAKE_BACK_SECONDS, shield=True):
             try:
                 argv = ("head", "-c", str(MEMORY_BYTES + 1), MEMORY_FILE)
-                done = await container.run(Launch(argv=argv))
+                done = await container.run(Launch(argv=argv, errand=True))
             except OrchestratorError as exc:
                 record.note("warning", f"the agent's memory could not be read: {exc}")
                 return

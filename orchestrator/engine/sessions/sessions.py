@@ -460,5 +460,5 @@ def _state(live: _HeldSession) -> SessionState:
 
 
 async def _exists(container: Container, path: str) -> bool:
-    done = await container.run(Launch(argv=("test", "-s", path)))
+    done = await container.run(Launch(argv=("test", "-s", path), errand=True))
     return done.code == 0

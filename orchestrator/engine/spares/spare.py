@@ -116,7 +116,8 @@ def spare_key(spec: ContainerSpec, launch: Launch, *versions: str) -> str:
 
 async def memory_bytes(container: Container) -> int:
     """What a container takes now; 0 if it does not say."""
-    done = await container.run(Launch(argv=("cat", *MEMORY_FILES)))  # one of them is not there
+    look = Launch(argv=("cat", *MEMORY_FILES), errand=True)  # one of them is not there
+    done = await container.run(look)
     return min(read_memory_stat(done.stdout), container.spec.limits.memory_bytes)
 
 

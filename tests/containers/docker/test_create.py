@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.containers.docker.create import create_body, volume_name
+from orchestrator.containers.docker.create import MASKED, create_body, volume_name
+from orchestrator.containers.docker.image_terms import ImageTerms
 from orchestrator.domain.container import (
     MIB,
     Bind,
@@ -37,6 +38,7 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",
+        "Env": [],
         "Labels": {"a": "b", "orchestrator.spec": "DIGEST"},
         "OpenStdin": True,
         "StdinOnce": True,
@@ -46,6 +48,7 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
         "Tty": False,
         "NetworkDisabled": True,
         "Healthcheck": {"Test": ["NONE"]},
+        "StopSignal": "SIGTERM",
         "StopTimeout": 1,
         "HostConfig": {
             "NetworkMode": "none",
@@ -55,6 +58,7 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
             "CapDrop": ["ALL"],
             "CapAdd": ["SETUID", "SETGID", "KILL"],
             "SecurityOpt": ["no-new-privileges"],
+            "MaskedPaths": [*MASKED, "/proc/key-users", "/proc/locks", "/proc/pressure"],
             "IpcMode": "private",
             "Init": False,
             "RestartPolicy": {"Name": "no"},
@@ -66,10 +70,11 @@ def test_a_container_has_what_is_written_here_and_nothing_else() -> None:
             "ShmSize": 64 * MIB,
             "Ulimits": [
                 {"Name": "nofile", "Soft": 500, "Hard": 500},
-                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "core", "Soft": 1, "Hard": 1},
             ],
             "Tmpfs": {
                 "/dev/pts": "ro,noexec,nosuid,nodev,mode=755,size=4k",
+                "/dev/mqueue": "ro,noexec,nosuid,nodev,mode=755,size=4k",
                 "/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={256 * MIB}",
                 "/home/agent": f"rw,exec,nosuid,nodev,mode=1777,size={256 * MIB}",
             },
@@ -110,6 +115,26 @@ def test_another_runtime_and_a_seccomp_profile_are_passed_on() -> None:
     assert config["SecurityOpt"] == [
         "no-new-privileges",
         'seccomp={"defaultAction": "x"}',
+    ]
+
+
+def test_nothing_that_an_image_sets_or_opens_is_left_and_it_is_named_by_its_id() -> None:
+    image = ImageTerms(id="sha256:1", variables=("LD_PRELOAD", "PATH"), volumes=("/data", "/tmp"))
+    body = create_body(ContainerSpec(image="theirs:1"), {}, image=image)
+
+    assert (body["Image"], body["Env"]) == ("sha256:1", ["LD_PRELOAD=", "PATH="])
+    scratch = host_config(body)["Tmpfs"]
+    assert isinstance(scratch, dict)
+    assert scratch["/data"] == "ro,noexec,nosuid,nodev,mode=755,size=4k"
+    assert scratch["/tmp"].startswith("rw,")
+
+
+def test_an_engine_that_adds_to_what_it_closes_is_told_of_ours_alone() -> None:
+    config = host_config(create_body(ContainerSpec(image="agent:1"), {}, masks_by_option=True))
+    assert "MaskedPaths" not in config
+    assert config["SecurityOpt"] == [
+        "no-new-privileges",
+        "mask=/proc/key-users:/proc/locks:/proc/pressure",
     ]
 
 

@@ -137,7 +137,7 @@ async def test_podman_finds_the_profile_in_a_file_and_nothing_more_can_be_writte
     podman = {"is_podman": True, "same_kernel": True}
     monkeypatch.setattr(runtime, "facts", runtime.facts.model_copy(update=podman))
     body: Any = runtime._create_body(spec.model_copy(update={"seccomp": profile()}), {})
-    option = body["HostConfig"]["SecurityOpt"][1]
+    option = body["HostConfig"]["SecurityOpt"][2]
     assert await anyio.Path(option.removeprefix("seccomp=")).read_text() == profile()
     closed = "ro,noexec,nosuid,nodev,mode=755,size=4k"
     assert {path: body["HostConfig"]["Tmpfs"][path] for path in ("/run", "/var/tmp")} == {
