@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator import output, surroundings
@@ -153,9 +153,7 @@ def plan(
 
 def variables_inside(agent: AgentSpec) -> tuple[tuple[str, str], ...]:
     """Variables of the orchestrator that enter the container, and as what."""
-    return tuple(
-        (name, place) for place, text in _texts_with_variables(agent) for name in variables(text)
-    )
+    return tuple((name, place) for place, text in agent.templates for name in variables(text))
 
 
 def shown_variables(
@@ -164,22 +162,12 @@ def shown_variables(
     """What to fill in instead of values in a plan that is only shown, and which variables a run
     would miss. An empty value is no secret, and has a default stand in for it.
     """
-    texts = [text for _, text in _texts_with_variables(agent)]
+    texts = [text for _, text in agent.templates]
     used = {name for text in texts for name in variables(text)}
     unset = {name for text in texts for name in needed(text) if name not in environ}
     shown = {name: f"<{name}>" if environ[name] else "" for name in used if name in environ}
     shown |= {name: f"<{name}, which is not set>" for name in unset}
     return shown, tuple(sorted(unset))
-
-
-def _texts_with_variables(agent: AgentSpec) -> Iterator[tuple[str, str]]:
-    for key, text in agent.env.items():
-        yield f"its {key}", text
-    for server in agent.mcp_servers:
-        for key, text in server.env.items():
-            yield f"{key} of its MCP server {server.name}", text
-        for text in server.args:
-            yield f"an argument of its MCP server {server.name}", text
 
 
 def _lifetime(agent: AgentSpec, timeout: float) -> float:

@@ -54,6 +54,8 @@ class Settings(Frozen):
     """DOCKER_CERT_PATH, when DOCKER_TLS_VERIFY is set."""
     allowed_roots: tuple[Path, ...] = ()
     """ORCHESTRATOR_ALLOWED_ROOTS: directories below which a container may be shown something."""
+    trusted: tuple[Path, ...] = ()
+    """ORCHESTRATOR_TRUSTED: directories whose agents are trusted, whatever they want to reach."""
     secrets_file: Path
     """ORCHESTRATOR_SECRETS_FILE: where the secrets are kept that agents may ask for."""
     home: Path
@@ -312,6 +314,7 @@ _VARIABLES = {
 
 _PARTS: dict[str, Callable[[str], object]] = {
     "allowed_roots": _paths,
+    "trusted": _paths,
     "http_hosts": _names,
     "http_tokens": _tokens,
     "engine_candidates": lambda text: [text],
@@ -325,11 +328,12 @@ _NO_FILE = _SECRET | {"anthropic_base_url", "engine_candidates", "secrets_file",
 _USER = frozenset(
     (
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
-        *("agent_image", "base_image", "claude_binary"),
+        *("agent_image", "base_image", "claude_binary", "trusted", "keep_days", "keep_mb"),
     )
 )
 """What decides over this machine: files that are written and removed, what may be shown to a
-container, what plays the model, who may call, and what runs as PID 1."""
+container, what plays the model, who may call, what runs as PID 1, whose agents are trusted, and
+how long the runs of all projects are kept."""
 
 SOURCES = {
     name: Source(

@@ -53,6 +53,18 @@ FRESH_SECONDS = 10.0
 """What was looked up when a task was accepted is looked up again if it begins later than that."""
 
 
+AgentsNow = Callable[[], Mapping[str, AgentSpec]]
+"""The agents that there are, by name."""
+
+
+class CheckTrust(Protocol):
+    """NotTrusted if an agent wants what nobody has trusted it with. Blocks."""
+
+    def __call__(
+        self, agent: AgentSpec, others: Mapping[str, AgentSpec], workspace: Path | None
+    ) -> None: ...
+
+
 class EngineLookup(Protocol):
     """What a plan needs to know of the engine that its container is made on."""
 
@@ -83,6 +95,8 @@ class Planner:
     def __init__(
         self,
         *,
+        agents: AgentsNow,
+        check_trust: CheckTrust,
         engine: EngineLookup,
         environ: Mapping[str, str],
         copies: Copies,
@@ -90,6 +104,8 @@ class Planner:
         memory: Memory,
         ca_certificates: str = "",
     ) -> None:
+        self._agents = agents
+        self._check_trust = check_trust
         self._engine = engine
         self._environ = environ
         self._copies = copies
@@ -100,8 +116,11 @@ class Planner:
         """One at a time, or calls to a session would overtake each other here."""
 
     async def prepare(self, agent: AgentSpec, task: Task, *, really: bool = True) -> Prepared:
-        """What a run needs; not `really`, and no secret is asked for."""
-        found = await anyio.to_thread.run_sync(self._look, agent, task, limiter=self._looks)
+        """What a run needs; not `really`, and no secret is asked for. Nothing is looked up, and so
+        nothing is launched, for an agent that wants what nobody has trusted it with.
+        """
+        look = partial(self._look, agent, task, self._agents())
+        found = await anyio.to_thread.run_sync(look, limiter=self._looks)
         values = await self._secret_store.resolve(agent) if really else _stand_ins(agent)
         place = Place(
             image=agent.image or await self._engine.agent_image(),
@@ -118,8 +137,9 @@ class Planner:
             versions = (await self._engine.image_id(container.image), *versions)
         return prepared.with_versions(versions)
 
-    def _look(self, agent: AgentSpec, task: Task) -> _Found:
+    def _look(self, agent: AgentSpec, task: Task, others: Mapping[str, AgentSpec]) -> _Found:
         """All that is looked for on the disk, at one go. Blocks."""
+        self._check_trust(agent, others, task.workspace)
         self._copies.check(agent, task)
         mounts = self._copies.git_mounts(agent, task)
         return _Found(_owner_of(task.workspace), mounts, self.memory.read(agent))
