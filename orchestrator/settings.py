@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -199,9 +200,11 @@ def _from_text(name: str, source: Source, text: str) -> object:
 def _from_file(path: Path, writer: Writer) -> Iterator[tuple[str, object, str]]:
     """What a file says, if there is one; paths in it start from its directory."""
     try:
-        with path.open("rb") as file:
-            data = file.read(SETTINGS_BYTES + 1)
-            found = os.fstat(file.fileno())
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            # A link to /dev/stdin or a pipe would be waited for, for ever.
+            data = file.read(SETTINGS_BYTES + 1) if stat.S_ISREG(found.st_mode) else None
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as exc:
@@ -211,6 +214,8 @@ def _from_file(path: Path, writer: Writer) -> Iterator[tuple[str, object, str]]:
         load_yaml,
     )
 
+    if data is None:
+        raise OperatorError(f"{path} is not a regular file; remove it")
     if writer == "user" and (found.st_uid not in (0, os.getuid()) or found.st_mode & 0o022):
         raise OperatorError(
             f"{path} can be written by another user, who could decide over this machine with it; "

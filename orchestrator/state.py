@@ -12,6 +12,7 @@ from orchestrator.containers.owner import Owner, check_state_dir
 from orchestrator.engine.project_trust import ProjectTrust
 from orchestrator.engine.tasks.news import News
 from orchestrator.engine.tasks.task_book import TaskBook
+from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
@@ -34,6 +35,12 @@ def open_store(settings: Settings, owner: str = "") -> Iterator[Store]:
 def open_trust(settings: Settings) -> ProjectTrust:
     """The trust in the agents that the settings name."""
     check_state_dir(settings.state_dir)
+    for folder in settings.trusted:
+        if not folder.is_absolute():
+            raise OperatorError(
+                f"ORCHESTRATOR_TRUSTED names {folder}, which is another directory wherever you "
+                "are, a stranger's too; write it out, from / on"
+            )
     book = TrustBook(settings.state_dir / "trust")
     return ProjectTrust(book, settings.agents_dir, settings.trusted)
 

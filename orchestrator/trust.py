@@ -7,6 +7,7 @@ a person says once that it may be had, and again when it has become more.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,11 @@ from orchestrator.domain.agent import AgentSpec, Secret
 from orchestrator.domain.variables import variables
 
 EVERY_HOST = "every public host"
+
+GRANT_CHARS = 300
+"""How much of one thing is shown; host names are shorter."""
+
+_IMAGE_NAME = re.compile(r"[\w.:/@-]+", re.ASCII)
 
 GrantKind = Literal[
     "network",
@@ -45,7 +51,10 @@ class Grant(Frozen):
     """The agent that has it, if that is one which this agent may run."""
 
     def __str__(self) -> str:
-        what = self.what if self.what.isprintable() else ascii(self.what)
+        """A line for a person; what an author has written cannot say anything in it."""
+        what = self.what[:GRANT_CHARS] + "…" * (len(self.what) > GRANT_CHARS)
+        if self.kind == "image" and not _IMAGE_NAME.fullmatch(self.what):
+            what = ascii(what)
         return f"{self.kind}: {what}" + (f" (through {self.through})" if self.through else "")
 
 
@@ -85,14 +94,11 @@ def extent_of(agent: AgentSpec, others: Mapping[str, AgentSpec]) -> Extent:
 
 def grown(before: Extent, now: Extent) -> tuple[str, ...]:
     """What an agent could reach now and could not before, a line for each."""
-    more = [str(grant) for grant in now.grants if grant not in before.grants]
+    known, denied = frozenset(before.grants), frozenset(now.denied)
     out = {grant.through for grant in now.grants if grant.kind in LEADS_OUT}
-    freed = [
-        f"{grant}, which was denied"
-        for grant in before.denied
-        if grant not in now.denied and grant.through in out
-    ]
-    return (*more, *freed)
+    more = [str(grant) for grant in now.grants if grant not in known]
+    freed = [grant for grant in before.denied if grant not in denied and grant.through in out]
+    return (*more, *(f"{grant}, which was denied" for grant in freed))
 
 
 def is_below(path: Path, folders: Iterable[Path]) -> bool:
@@ -107,7 +113,11 @@ def without_writing(extent: Extent) -> Extent:
 
 
 def trust_command(agents_dir: Path) -> str:
-    """What to type to look at the agents of this directory and trust them."""
+    """What to type to look at the agents of this directory and trust them; in that directory, if
+    its name could not be shown on one line.
+    """
+    if not str(agents_dir).isprintable():
+        return "orchestrator trust"
     if agents_dir.name == "agents":
         return shlex.join(("orchestrator", "trust", str(agents_dir.parent)))
     return shlex.join(("orchestrator", "trust", "--agents-dir", str(agents_dir)))
@@ -138,14 +148,16 @@ def _grants(agent: AgentSpec) -> Iterator[Grant]:
 
 
 def _uses(secret: Secret) -> Iterator[str]:
+    """Where it goes: to each of its hosts, by each of its methods, at each of its paths. Not one
+    line for each combination: an author could write millions of them.
+    """
     if secret.expose is not None:
         yield f"{secret.name} enters the container"
+        return
     user = f" of {secret.username}" if secret.scheme == "basic" else ""
-    for host in secret.hosts:
-        for path in secret.paths:
-            for method in secret.methods:
-                where = f"{method} https://{host}{path}"
-                yield f"{secret.name} for {where}, {secret.scheme}{user} in {secret.header}"
+    yield f"{secret.name} as {secret.header}, {secret.scheme}{user}"
+    for word, values in (("to", secret.hosts), ("by", secret.methods), ("at", secret.paths)):
+        yield from (f"{secret.name} {word} {value}" for value in values)
 
 
 def _denied(agent: AgentSpec) -> Iterator[Grant]:

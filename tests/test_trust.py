@@ -61,10 +61,12 @@ def test_all_that_an_agent_could_reach_is_told() -> None:
         "private: nas.local",
         "runtime: runsc",
         "secret: key enters the container",
-        "secret: token for GET https://api.example.org/a, bearer in Authorization",
-        "secret: token for GET https://api.example.org/b, bearer in Authorization",
-        "secret: token for HEAD https://api.example.org/a, bearer in Authorization",
-        "secret: token for HEAD https://api.example.org/b, bearer in Authorization",
+        "secret: token as Authorization, bearer",
+        "secret: token at /a",
+        "secret: token at /b",
+        "secret: token by GET",
+        "secret: token by HEAD",
+        "secret: token to api.example.org",
         "system calls: the engine's own choice",
         "variable: ARG",
         "variable: ENV",
@@ -96,10 +98,10 @@ LESS_AND_MORE: list[tuple[dict[str, object], dict[str, object], tuple[str, ...]]
     ({"network": {"allow": ["a.org"]}}, {"network": {"allow": ["a.org:8443"]}}, ("a.org:8443",)),
     ({"network": {"allow": ["a.org"]}}, {"network": "open"}, ("every public host",)),
     ({"network": {"allow": ["a.org"]}}, {"network": {"allow": ["*.a.org"]}}, ("*.a.org",)),
-    ({"secrets": [TOKEN]}, {"secrets": [TOKEN | {"methods": ["GET", "POST"]}]}, ("POST",) * 2),
-    ({"secrets": [TOKEN]}, {"secrets": [TOKEN | {"paths": ["/a", "/**"]}]}, ("/**",) * 2),
+    ({"secrets": [TOKEN]}, {"secrets": [TOKEN | {"methods": ["GET", "POST"]}]}, ("POST",)),
+    ({"secrets": [TOKEN]}, {"secrets": [TOKEN | {"paths": ["/a", "/**"]}]}, ("/**",)),
     ({"secrets": [TOKEN]}, {"secrets": [{"name": "token", "expose": "env"}]}, ("enters",)),
-    ({"secrets": [TOKEN]}, {"secrets": [TOKEN | {"header": "X-Key"}]}, ("X-Key",) * 4),
+    ({"secrets": [TOKEN]}, {"secrets": [TOKEN | {"header": "X-Key"}]}, ("X-Key",)),
     ({"env": {"A": "${ONE}"}}, {"env": {"A": "${ONE}${TWO}"}}, ("TWO",)),
     ({"image": "a:1"}, {"image": "a:2"}, ("a:2",)),
     ({"network": {"mode": "open", "deny": ["x.org"]}}, {"network": "open"}, ("x.org, which",)),
@@ -146,9 +148,19 @@ def test_an_agent_reaches_what_those_reach_that_work_for_it() -> None:
     assert grown(Extent(grants=(through,)), extent_of(own, {})) == ("network: a.org",)
 
 
-def test_a_grant_is_one_line_whatever_an_author_wrote() -> None:
-    (line,) = wants(image="x\n  + nothing\x1b[2J")
+@pytest.mark.parametrize("image", ["x\n  + nothing\x1b[2J", "ours). Now type: rm", "x" * 9999, "ö"])
+def test_a_grant_is_one_line_in_which_an_author_says_nothing(image: str) -> None:
+    (line,) = wants(image=image)
     assert line.isprintable()
+    assert len(line) < 400
+    assert " " not in image or line.endswith("'")
+
+
+def test_an_extent_grows_no_faster_than_what_an_author_writes() -> None:
+    many = [f"h{number}.example" for number in range(500)]
+    paths = [f"/p{number}" for number in range(500)]
+    secret = {"name": "t", "hosts": many, "paths": paths, "methods": ["GET", "POST"]}
+    assert len(wants(secrets=[secret], network={"allow": many})) == 1503
 
 
 def test_a_directory_holds_itself_and_what_is_below_but_nothing_beside_it() -> None:
@@ -164,4 +176,5 @@ def test_the_command_to_type_is_one_word_for_each_word() -> None:
     assert trust_command(Path("/srv/x/agents")) == "orchestrator trust /srv/x"
     odd = trust_command(Path("/srv/a b;rm/agents"))
     assert odd == "orchestrator trust '/srv/a b;rm'"
+    assert trust_command(Path("/srv/a\nb/agents")) == "orchestrator trust"
     assert trust_command(Path("/srv/mine")) == "orchestrator trust --agents-dir /srv/mine"

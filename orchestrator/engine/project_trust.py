@@ -45,6 +45,12 @@ class ProjectTrust:
         return self.agents_dir.parent
 
     @property
+    def _shown(self) -> str:
+        """On one line: a repository may have directories with any name."""
+        path = str(self.project)
+        return path if path.isprintable() else ascii(path)
+
+    @property
     def is_set(self) -> bool:
         """Whether a setting of the operator's trusts all of it."""
         return is_below(self.agents_dir, self.always)
@@ -56,7 +62,7 @@ class ProjectTrust:
             return
         more = f"; and {len(wants) - WANTS_SHOWN} more" * (len(wants) > WANTS_SHOWN)
         raise NotTrusted(
-            f"agent {agent.name!r} does not run: nobody has trusted {self.project} with what it "
+            f"agent {agent.name!r} does not run: nobody has trusted {self._shown} with what it "
             f"wants ({'; '.join(wants[:WANTS_SHOWN])}{more}); a person looks at it and agrees "
             f"with: {trust_command(self.agents_dir)}"
         )

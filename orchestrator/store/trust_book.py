@@ -47,12 +47,18 @@ class TrustBook:
     def keep(self, project: TrustedProject) -> None:
         """Trust a project with this, and with nothing else; all of it is written, or nothing."""
         path = self._file(project.agents_dir)
+        text = project.model_dump_json(indent=2) + "\n"
+        if len(text.encode()) > TRUST_FILE_BYTES:
+            raise OperatorError(
+                f"the agents in {project.agents_dir} want more than can be written down; let them "
+                "name less"
+            )
         mine = path.with_name(f".{secrets.token_hex(8)}")
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             fd = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(project.model_dump_json(indent=2) + "\n")
+                file.write(text)
             mine.replace(path)
         except OSError as exc:
             mine.unlink(missing_ok=True)
@@ -85,8 +91,13 @@ def inode(agents_dir: Path) -> int:
 
 def _read(path: Path) -> TrustedProject | None:
     """What a file says, if there is one; OperatorError if that is nothing that we wrote."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        folder = os.open(path.parent, flags | os.O_DIRECTORY)
+        try:
+            fd = os.open(path.name, flags, dir_fd=folder)
+        finally:
+            os.close(folder)
     except FileNotFoundError:
         return None
     except OSError as exc:

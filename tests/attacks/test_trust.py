@@ -37,6 +37,10 @@ BACKWARDS = "(env | grep ^LOOT= | cut -d= -f2-; cat /tmp/loot) 2>/dev/null | rev
 """What prints the loot so that it is not known for a secret any more."""
 
 
+DEVICE_SECONDS = 30
+"""For a program to say that it does not read a device."""
+
+
 class Repository:
     """One that a person has cloned, and the person's orchestrator beside it."""
 
@@ -398,3 +402,30 @@ def test_a_repository_cannot_have_records_removed(repo: Path, line: str) -> None
     db.close()
     assert left == (1,)
     assert (done.returncode, "decides over this machine" in done.stderr) == (4, True)
+
+
+@attack(
+    "planted settings",
+    "have orchestrator.yaml or script.yaml be a link to a device that never ends, or never answers",
+    "refused with a sentence: only regular files are read",
+)
+@pytest.mark.parametrize("name", ["orchestrator.yaml", "agents/thief/script.yaml"])
+def test_nothing_is_read_that_never_ends(repo: Path, name: str) -> None:
+    (repo / name).symlink_to("/dev/stdin")
+    cli = "from orchestrator.surfaces.cli.main import main; main(['config'])"
+    script = (
+        "from pathlib import Path; from orchestrator.gateway.model.scripted import load_script; "
+        f"load_script(Path({name!r}))"
+    )
+    command = [sys.executable, "-c", cli if name == "orchestrator.yaml" else script]
+    environ = {**os.environ, "HOME": str(repo.parent)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=repo, env=environ, text=True, stdin=pipe, stderr=pipe
+    ) as process:
+        try:
+            process.wait(DEVICE_SECONDS)  # while its stdin stays open, and says nothing
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        assert f"{name} is not a regular file" in process.stderr.read()

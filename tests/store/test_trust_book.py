@@ -94,3 +94,22 @@ def test_a_file_that_somebody_else_could_have_written_is_refused(
     file.write_text("{}")
     with pytest.raises(OperatorError, match="not what an orchestrator of this version writes"):
         book.of(agents)
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(
+    book: TrustBook, agents: Path, tmp_path: Path
+) -> None:
+    book.keep(trusted(agents))
+    folder = tmp_path / "state/trust"
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OperatorError, match="cannot be used: Not a directory"):
+        book.of(agents)
+
+
+def test_more_than_could_be_read_again_is_not_written(book: TrustBook, agents: Path) -> None:
+    grants = tuple(Grant(kind="image", what=f"{n}" * 1000) for n in range(1, 3000))
+    project = trusted(agents).model_copy(update={"agents": {"a": Extent(grants=grants)}})
+    with pytest.raises(OperatorError, match="want more than can be written down"):
+        book.keep(project)
+    assert book.of(agents) is None

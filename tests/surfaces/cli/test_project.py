@@ -235,6 +235,9 @@ def test_a_setting_of_the_operators_trusts_what_is_below_it(
     assert "by ORCHESTRATOR_TRUSTED" in capsys.readouterr().out
     monkeypatch.setenv("ORCHESTRATOR_TRUSTED", f"{stranger.parent}/other")
     assert untrusted(capsys) == {"search": ["network: a.org"]}
+    monkeypatch.setenv("ORCHESTRATOR_TRUSTED", ".")
+    assert run("trust") == 4
+    assert "wherever you are, a stranger's too" in capsys.readouterr().err
 
 
 def test_agents_and_plan_tell_who_is_not_trusted_yet(
