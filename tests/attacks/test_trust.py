@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp import Client
 
 from orchestrator.access import Wish
 from orchestrator.app import open_orchestrator
@@ -30,6 +31,7 @@ from tests.attacks.canary import singing
 from tests.attacks.mark import attack
 from tests.attacks.rig import PATIENCE
 from tests.engine.staged import engine_of, write_agent
+from tests.surfaces.mcp.mcp_stage import on_stage
 
 LOOT = "cloud-key-0123456789abcdef"
 
@@ -299,6 +301,28 @@ async def test_a_link_that_turns_is_noticed(repository: Repository, tmp_path: Pa
         with pytest.raises(OrchestratorError) as caught:
             await service.run(Task(agent="thief", prompt="x"))
         assert refused(caught.value, "CLOUD_KEY")
+
+
+@attack(
+    "planted settings",
+    "have a client call a stranger's agent over MCP, and spares made of it by the server",
+    "the tool answers not_trusted and which command a person types; no container, no run",
+)
+async def test_over_mcp_it_is_the_same(image: str, tmp_path: Path) -> None:
+    async with on_stage(tmp_path, image) as stage:
+        stage.add_agent("thief", {"text": "x"}, env={"LOOT": "${CLOUD_KEY}"}, warm=1)
+        server = stage.server(ORCHESTRATOR_TRUSTED="", CLOUD_KEY=LOOT)
+        with anyio.fail_after(PATIENCE):
+            async with Client(server) as client:
+                arguments = {"agent_name": "thief", "prompt": "x"}
+                told = await client.call_tool("run_subagent", arguments)
+                said = "\n".join(block.text for block in told.content if block.type == "text")
+                assert told.is_error
+                assert "variable: CLOUD_KEY" in said
+                assert f"orchestrator trust {tmp_path}" in said
+                assert LOOT not in said
+                assert await stage.containers() == []
+        assert stage.runs() == []
 
 
 # From the command line; these need no engine
