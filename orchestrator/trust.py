@@ -19,6 +19,9 @@ from orchestrator.domain.variables import variables
 
 EVERY_HOST = "every public host"
 
+USUAL_FOLDER = "agents"
+"""Of a project, where its agents are."""
+
 GRANT_CHARS = 300
 """How much of one thing is shown; host names are shorter."""
 
@@ -118,7 +121,7 @@ def trust_command(agents_dir: Path) -> str:
     """
     if not str(agents_dir).isprintable():
         return "orchestrator trust"
-    if agents_dir.name == "agents":
+    if agents_dir.name == USUAL_FOLDER:
         return shlex.join(("orchestrator", "trust", str(agents_dir.parent)))
     return shlex.join(("orchestrator", "trust", "--agents-dir", str(agents_dir)))
 

@@ -11,6 +11,7 @@ from orchestrator.errors import NotTrusted
 from orchestrator.store.trust_book import TrustBook, inode
 from orchestrator.trust import (
     NOTHING,
+    USUAL_FOLDER,
     Extent,
     TrustedProject,
     extent_of,
@@ -77,9 +78,13 @@ class ProjectTrust:
         return grown(self._trusted().get(agent.name, NOTHING), now)
 
     def extent(self, agent: AgentSpec, others: Agents, workspace: Path | None = None) -> Extent:
-        """What the agent could reach on this workspace. Writing to the project itself is free."""
+        """What the agent could reach on this workspace. Writing to the project itself is free, if
+        it has its agents in agents/: a repository can also say that they are in `..`, and would
+        have all that lies beside it for a project.
+        """
         found = extent_of(agent, others)
-        if workspace is None or is_below(workspace.resolve(), (self.project,)):
+        usual = self.agents_dir.name == USUAL_FOLDER
+        if workspace is None or (usual and is_below(workspace.resolve(), (self.project,))):
             return without_writing(found)
         return found
 

@@ -215,6 +215,11 @@ async def test_a_strangers_agent_writes_to_no_other_project(repository: Reposito
     link.symlink_to(other)
     assert refused(await repository.attempt(workspace=link), "workspace: written to")
     assert list(other.iterdir()) == []
+    above = {"agents_dir": repository.settings.allowed_roots[0]}  # as orchestrator.yaml may say: ..
+    wide = Repository(repository.settings.model_copy(update=above))
+    wide.agent("thief", "touch /workspace/planted; echo done", workspace="rw")
+    assert refused(await wide.attempt(workspace=other), "workspace: written to")
+    assert list(other.iterdir()) == []
 
 
 @attack(
