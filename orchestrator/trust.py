@@ -134,7 +134,7 @@ def _grants(agent: AgentSpec) -> Iterator[Grant]:
         yield Grant(kind="network", what=host)
     for host in network.allow_private:
         yield Grant(kind="private", what=host)
-    if any(rule.partition("(")[0] == "WebSearch" for rule in agent.permissions.allow):
+    if agent.searches_web:
         yield Grant(kind="web search", what="by the model API, which sends what is searched for")
     for secret in agent.secrets:
         yield from (Grant(kind="secret", what=use) for use in _uses(secret))

@@ -414,6 +414,11 @@ class AgentSpec(Frozen):
         return self.ask.whom != "nobody" or bool(self.ask_rules or self.subagents)
 
     @property
+    def searches_web(self) -> bool:
+        """It may have the model API search, which sends out what is searched for."""
+        return any(rule.partition("(")[0] == "WebSearch" for rule in self.permissions.allow)
+
+    @property
     def templates(self) -> tuple[tuple[str, str], ...]:
         """Texts that variables of the orchestrator are filled into, and what each of them is."""
         found = [(f"its {key}", text) for key, text in self.env.items()]

@@ -377,8 +377,7 @@ def _digest(launch: Launch) -> str:
 
 def _server_tools(agent: AgentSpec) -> frozenset[str]:
     """What agent.md lets the model API do on its own side."""
-    asked = any(rule.partition("(")[0] == "WebSearch" for rule in agent.permissions.allow)
-    return frozenset({"web_search"}) if asked else frozenset()
+    return frozenset({"web_search"}) if agent.searches_web else frozenset()
 
 
 def _route_network(agent: AgentSpec) -> Network:
