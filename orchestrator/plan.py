@@ -57,6 +57,8 @@ class Place(Frozen):
     """Who owns the workspace; None for root, or without a workspace."""
     git_mounts: tuple[Bind, ...] = ()
     """What git needs of the workspace besides, and what of it no agent may write."""
+    write_within: Path | None = None
+    """Where alone the agent may be shown a workspace to write; None is anywhere."""
     ca_certificates: str = ""
     """Certificates that this machine trusts besides the usual ones, as PEM text."""
     seccomp: str | None = None
@@ -222,7 +224,9 @@ def _workspace(agent: AgentSpec, task: Task, place: Place) -> tuple[Mount, ...]:
             f"{task.workspace} belongs to root, and an agent is never root, so it could not write "
             "there; give the directory to a user, or use `workspace: copy`"
         )
-    return (Bind(source=str(task.workspace), read_only=mode == "ro"), *place.git_mounts)
+    within = str(place.write_within or "") if mode == "rw" else ""
+    shown = Bind(source=str(task.workspace), read_only=mode == "ro", within=within)
+    return (shown, *place.git_mounts)
 
 
 def _expanded(server: McpServer, environ: Mapping[str, str]) -> McpServer:

@@ -78,6 +78,8 @@ class Bind(Frozen):
     """Absolute; symbolic links are resolved and checked against the allowed roots."""
     target: str = WORKSPACE
     read_only: bool = True
+    within: str = ""
+    """A real path: where the source must be, once links are resolved; anywhere, if empty."""
 
     _target = field_validator("target")(_check_target)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.domain.agent import AgentSpec
-from orchestrator.errors import NotTrusted
+from orchestrator.errors import NotTrusted, OperatorError
 from orchestrator.store.trust_book import TrustBook, inode
 from orchestrator.trust import (
     NOTHING,
@@ -33,13 +33,16 @@ class ProjectTrust:
     def __init__(self, book: TrustBook, agents_dir: Path, always: Sequence[Path] = ()) -> None:
         self.book = book
         self._named = agents_dir
-        self.always = tuple(folder.resolve() for folder in always)
+        self.always = tuple(real for folder in always if (real := _real(folder)) is not None)
         """The operator's own: what is below them is trusted with everything."""
 
     @property
     def agents_dir(self) -> Path:
         """Where the agents are now: a link may lead elsewhere by then."""
-        return self._named.resolve()
+        real = _real(self._named)
+        if real is None:
+            raise OperatorError(f"{self._named} leads nowhere, by a link; mend or remove that")
+        return real
 
     @property
     def project(self) -> Path:
@@ -56,11 +59,14 @@ class ProjectTrust:
         """Whether a setting of the operator's trusts all of it."""
         return is_below(self.agents_dir, self.always)
 
-    def check(self, agent: AgentSpec, others: Agents, workspace: Path | None = None) -> None:
-        """NotTrusted if the agent wants what nobody has trusted it with."""
+    def check(self, agent: AgentSpec, others: Agents, workspace: Path | None = None) -> Path | None:
+        """NotTrusted if the agent wants what nobody has trusted it with. Else where alone it may
+        write to a workspace, which may have become a link by the time it is mounted; None is
+        anywhere.
+        """
         wants = self.wants(agent, others, workspace)
         if not wants:
-            return
+            return self.project if self._new(agent, extent_of(agent, others)) else None
         more = f"; and {len(wants) - WANTS_SHOWN} more" * (len(wants) > WANTS_SHOWN)
         raise NotTrusted(
             f"agent {agent.name!r} does not run: nobody has trusted {self._shown} with what it "
@@ -72,10 +78,7 @@ class ProjectTrust:
         self, agent: AgentSpec, others: Agents, workspace: Path | None = None
     ) -> tuple[str, ...]:
         """What the agent could reach, and nobody has trusted it with; on this workspace."""
-        now = self.extent(agent, others, workspace)
-        if not now.grants or self.is_set:
-            return ()
-        return grown(self._trusted().get(agent.name, NOTHING), now)
+        return self._new(agent, self.extent(agent, others, workspace))
 
     def extent(self, agent: AgentSpec, others: Agents, workspace: Path | None = None) -> Extent:
         """What the agent could reach on this workspace. Writing to the project itself is free, if
@@ -83,10 +86,11 @@ class ProjectTrust:
         have all that lies beside it for a project.
         """
         found = extent_of(agent, others)
-        usual = self.agents_dir.name == USUAL_FOLDER
-        if workspace is None or (usual and is_below(workspace.resolve(), (self.project,))):
+        if workspace is None:
             return without_writing(found)
-        return found
+        usual, real = self.agents_dir.name == USUAL_FOLDER, _real(workspace)
+        inside = usual and real is not None and is_below(real, (self.project,))
+        return without_writing(found) if inside else found
 
     def growth(self, agents: Agents) -> dict[str, tuple[str, ...]]:
         """What is to be trusted, by agent; those that want nothing new are not in it."""
@@ -110,6 +114,19 @@ class ProjectTrust:
         )
         self.book.keep(project)
 
+    def _new(self, agent: AgentSpec, now: Extent) -> tuple[str, ...]:
+        if not now.grants or self.is_set:
+            return ()
+        return grown(self._trusted().get(agent.name, NOTHING), now)
+
     def _trusted(self) -> Mapping[str, Extent]:
         found = self.book.of(self.agents_dir)
         return {} if found is None else found.agents
+
+
+def _real(path: Path) -> Path | None:
+    """Links resolved; None for a loop of links, or for one that has just been exchanged."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return None

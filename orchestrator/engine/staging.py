@@ -58,11 +58,13 @@ AgentsNow = Callable[[], Mapping[str, AgentSpec]]
 
 
 class CheckTrust(Protocol):
-    """NotTrusted if an agent wants what nobody has trusted it with. Blocks."""
+    """NotTrusted if an agent wants what nobody has trusted it with; else the directory in which
+    alone it may write to a workspace, or None. Blocks.
+    """
 
     def __call__(
         self, agent: AgentSpec, others: Mapping[str, AgentSpec], workspace: Path | None
-    ) -> None: ...
+    ) -> Path | None: ...
 
 
 class EngineLookup(Protocol):
@@ -87,6 +89,7 @@ class _Found(NamedTuple):
     owner: User | None
     git_mounts: tuple[Bind, ...]
     memory: MemoryText
+    write_within: Path | None
 
 
 class Planner:
@@ -126,6 +129,7 @@ class Planner:
             image=agent.image or await self._engine.agent_image(),
             workspace_owner=found.owner,
             git_mounts=found.git_mounts,
+            write_within=found.write_within,
             ca_certificates=self._ca_certificates,
             seccomp=await self._engine.seccomp_profile(),
         )
@@ -139,10 +143,10 @@ class Planner:
 
     def _look(self, agent: AgentSpec, task: Task, others: Mapping[str, AgentSpec]) -> _Found:
         """All that is looked for on the disk, at one go. Blocks."""
-        self._check_trust(agent, others, task.workspace)
+        within = self._check_trust(agent, others, task.workspace)
         self._copies.check(agent, task)
         mounts = self._copies.git_mounts(agent, task)
-        return _Found(_owner_of(task.workspace), mounts, self.memory.read(agent))
+        return _Found(_owner_of(task.workspace), mounts, self.memory.read(agent), within)
 
     async def have_image(self) -> None:
         """Have the image that most agents run in, before the first call wants it."""

@@ -14,20 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from mcp import Client
 
 from orchestrator.access import Wish
 from orchestrator.app import open_orchestrator
 from orchestrator.catalog import load_catalog
+from orchestrator.domain.agent import Workspace
+from orchestrator.domain.container import Bind, ContainerSpec
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
+from orchestrator.engine.project_trust import ProjectTrust
 from orchestrator.engine.service import Service
 from orchestrator.errors import OrchestratorError
 from orchestrator.settings import Settings
 from orchestrator.state import open_trust
 from orchestrator.store.schema import MIGRATIONS
+from orchestrator.store.trust_book import TrustBook
 from tests.attacks.canary import singing
+from tests.attacks.exchanging import AGENT, Ground, tries
 from tests.attacks.mark import attack
 from tests.attacks.rig import PATIENCE
 from tests.engine.staged import engine_of, write_agent
@@ -220,6 +226,39 @@ async def test_a_strangers_agent_writes_to_no_other_project(repository: Reposito
     wide.agent("thief", "touch /workspace/planted; echo done", workspace="rw")
     assert refused(await wide.attempt(workspace=other), "workspace: written to")
     assert list(other.iterdir()) == []
+
+
+@attack(
+    "planted settings",
+    "exchange a workspace of a stranger's project with a link to another, 1,000 times in a loop",
+    "refused, or the project's own: what is mounted is judged again, by the open directory",
+)
+async def test_no_exchange_makes_another_project_writable(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    other = ground.home / "other"
+    other.mkdir()
+    ground.link.unlink()
+    ground.link.symlink_to(other)
+    agents = ground.home / "work/agents"
+    agents.mkdir()
+    trust = ProjectTrust(TrustBook(tmp_path / "trust"), agents)
+    writer = AGENT.model_copy(update={"workspace": Workspace(mode="rw")})
+
+    async def mounted() -> str:
+        await anyio.lowlevel.checkpoint()
+        try:
+            within = trust.check(writer, {}, ground.project)
+            bind = Bind(source=str(ground.project), read_only=False, within=str(within or ""))
+            (mount,) = ground.policy.checked(ContainerSpec(image="-", mounts=(bind,))).spec.mounts
+        except OrchestratorError as exc:
+            return type(exc).__name__
+        assert isinstance(mount, Bind)
+        return "OTHER" if Path(mount.source) == other else "own"
+
+    with ground.exchanging():
+        seen = await tries(1000, mounted, {"own", "NotTrusted"}, PATIENCE)
+    ground.close()
+    assert {*seen} <= {"own", "NotTrusted", "MountRefused"}, seen
 
 
 @attack(
