@@ -40,9 +40,10 @@ from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.secrets.secret_store import SecretStore, secret_files
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
 from orchestrator.settings import Settings, environment, moved_credentials, secret_environment
-from orchestrator.state import open_store
+from orchestrator.state import open_store, open_trust
 from orchestrator.store.runs import Caps, Store
 from orchestrator.store.session_rows import SessionRows
+from orchestrator.trust import trust_command
 from orchestrator.workspace.kept import CHANGES
 
 if TYPE_CHECKING:
@@ -116,7 +117,10 @@ class Parts:
 def compose(settings: Settings, parts: Parts) -> Service:
     """The parts, put together; nothing is opened or started here."""
     credential = credential_of(settings)
+    agents = AgentsDir(settings.agents_dir, output.check_schema)
     planner = Planner(
+        agents=lambda: agents.current().agents,
+        check_trust=open_trust(settings).check,
         engine=parts.engine,
         environ=parts.variables,
         copies=parts.copies,
@@ -132,7 +136,7 @@ def compose(settings: Settings, parts: Parts) -> Service:
         pool=parts.pool,
     )
     return Service(
-        agents=AgentsDir(settings.agents_dir, output.check_schema),
+        agents=agents,
         store=parts.store,
         staging=staging,
         sessions=parts.sessions,
@@ -168,6 +172,18 @@ class ShownPlan(NamedTuple):
     """Of its container."""
     unset: tuple[str, ...]
     """Variables that agent.md names and that are not set: a run would fail."""
+    trust: ShownTrust
+
+
+class ShownTrust(NamedTuple):
+    """Whether an agent may have what it wants."""
+
+    reaches: bool
+    """It wants something that a person has to agree to."""
+    wants: tuple[str, ...]
+    """What of that nobody has agreed to yet: a run would be refused."""
+    command: str
+    """What to type for that."""
 
 
 async def show_plan(settings: Settings, agent_name: str, workspace: Path | None) -> ShownPlan:
@@ -175,7 +191,8 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
     asks for no secret.
     """
     environ = environment()
-    agent = load_catalog(settings.agents_dir, output.check_schema).agent(agent_name)
+    agents = load_catalog(settings.agents_dir, output.check_schema)
+    agent = agents.agent(agent_name)
     task = Task(
         agent=agent_name,
         prompt="(the task)",
@@ -187,6 +204,8 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
     shown, unset = shown_variables(agent, environ)
     engine = await anyio.to_thread.run_sync(_engine_as_found, settings)
     planner = Planner(
+        agents=lambda: agents.agents,
+        check_trust=lambda *_: None,  # whoever decides about trust wants to see the plan first
         engine=engine,
         environ=shown,
         copies=open_copies(settings),
@@ -198,7 +217,13 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
     policy = mount_policy(settings, engine.address)  # which a runtime applies to what it makes
     container = policy.checked(prepared.plan.container).spec
     plan = prepared.plan.model_copy(update={"container": container})
-    return ShownPlan(plan, prepared.labels, unset)
+    trust = open_trust(settings)
+    shown_trust = ShownTrust(
+        reaches=bool(trust.extent(agent, agents.agents, workspace).grants),
+        wants=trust.wants(agent, agents.agents, workspace),
+        command=trust_command(trust.agents_dir),
+    )
+    return ShownPlan(plan, prepared.labels, unset, shown_trust)
 
 
 @dataclass(frozen=True)

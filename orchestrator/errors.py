@@ -9,6 +9,7 @@ OrchestratorError
 │   └── SpawnFailed        the program could not be started inside the container
 ├── OperatorError          the operator acts: on the orchestrator, its engine or its disk
 │   ├── AgentsDirMissing   there is no directory with agents where one should be
+│   ├── NotTrusted         an agent wants what nobody has trusted its project with
 │   ├── EngineUnreachable  no container engine answers
 │   ├── EngineRefused      the engine answered, and it was a no
 │   │   └── EngineConflict  because of something else that it is doing; later it may be a yes
@@ -90,6 +91,10 @@ class SpawnFailed(AuthorError):
 
 class AgentsDirMissing(OperatorError):
     code = "agents_dir_missing"
+
+
+class NotTrusted(OperatorError):
+    code = "not_trusted"
 
 
 class EngineUnreachable(OperatorError):

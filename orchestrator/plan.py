@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator import output, surroundings
@@ -62,6 +62,8 @@ class Place(Frozen):
     """What git needs of the workspace besides, and what of it no agent may write."""
     covers: tuple[Cover, ...] = ()
     """What of it no agent may reach."""
+    write_within: Path | None = None
+    """Where alone the agent may be shown a workspace to write; None is anywhere."""
     ca_certificates: str = ""
     """Certificates that this machine trusts besides the usual ones, as PEM text."""
     seccomp: str | None = None
@@ -158,9 +160,7 @@ def plan(
 
 def variables_inside(agent: AgentSpec) -> tuple[tuple[str, str], ...]:
     """Variables of the orchestrator that enter the container, and as what."""
-    return tuple(
-        (name, place) for place, text in _texts_with_variables(agent) for name in variables(text)
-    )
+    return tuple((name, place) for place, text in agent.templates for name in variables(text))
 
 
 def shown_variables(
@@ -169,22 +169,12 @@ def shown_variables(
     """What to fill in instead of values in a plan that is only shown, and which variables a run
     would miss. An empty value is no secret, and has a default stand in for it.
     """
-    texts = [text for _, text in _texts_with_variables(agent)]
+    texts = [text for _, text in agent.templates]
     used = {name for text in texts for name in variables(text)}
     unset = {name for text in texts for name in needed(text) if name not in environ}
     shown = {name: f"<{name}>" if environ[name] else "" for name in used if name in environ}
     shown |= {name: f"<{name}, which is not set>" for name in unset}
     return shown, tuple(sorted(unset))
-
-
-def _texts_with_variables(agent: AgentSpec) -> Iterator[tuple[str, str]]:
-    for key, text in agent.env.items():
-        yield f"its {key}", text
-    for server in agent.mcp_servers:
-        for key, text in server.env.items():
-            yield f"{key} of its MCP server {server.name}", text
-        for text in server.args:
-            yield f"an argument of its MCP server {server.name}", text
 
 
 def _lifetime(agent: AgentSpec, timeout: float) -> float:
@@ -239,7 +229,9 @@ def _workspace(agent: AgentSpec, task: Task, place: Place) -> tuple[Mount, ...]:
             f"{task.workspace} belongs to root, and an agent is never root, so it could not write "
             "there; give the directory to a user, or use `workspace: copy`"
         )
+    within = str(place.write_within or "") if mode == "rw" else ""
     shown = place.workspace or Bind(source=str(task.workspace), read_only=mode == "ro")
+    shown = shown.model_copy(update={"within": within})
     return (shown, *place.git_mounts, *place.covers)
 
 

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -54,6 +55,8 @@ class Settings(Frozen):
     """DOCKER_CERT_PATH, when DOCKER_TLS_VERIFY is set."""
     allowed_roots: tuple[Path, ...] = ()
     """ORCHESTRATOR_ALLOWED_ROOTS: directories below which a container may be shown something."""
+    trusted: tuple[Path, ...] = ()
+    """ORCHESTRATOR_TRUSTED: directories whose agents are trusted, whatever they want to reach."""
     secrets_file: Path
     """ORCHESTRATOR_SECRETS_FILE: where the secrets are kept that agents may ask for."""
     home: Path
@@ -235,9 +238,11 @@ def _from_text(name: str, source: Source, text: str) -> object:
 def _from_file(path: Path, writer: Writer) -> Iterator[tuple[str, object, str]]:
     """What a file says, if there is one; paths in it start from its directory."""
     try:
-        with path.open("rb") as file:
-            data = file.read(SETTINGS_BYTES + 1)
-            found = os.fstat(file.fileno())
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            # A link to /dev/stdin or a pipe would be waited for, for ever.
+            data = file.read(SETTINGS_BYTES + 1) if stat.S_ISREG(found.st_mode) else None
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as exc:
@@ -247,6 +252,8 @@ def _from_file(path: Path, writer: Writer) -> Iterator[tuple[str, object, str]]:
         load_yaml,
     )
 
+    if data is None:
+        raise OperatorError(f"{path} is not a regular file; remove it")
     if writer == "user" and (found.st_uid not in (0, os.getuid()) or found.st_mode & 0o022):
         raise OperatorError(
             f"{path} can be written by another user, who could decide over this machine with it; "
@@ -351,6 +358,7 @@ _VARIABLES = {
 _PARTS: dict[str, Callable[[str], object]] = {
     "allowed_roots": _paths,
     "callers": _names,
+    "trusted": _paths,
     "http_hosts": _names,
     "http_tokens": _tokens,
     "engine_candidates": lambda text: [text],
@@ -364,11 +372,12 @@ _NO_FILE = _SECRET | {"anthropic_base_url", "engine_candidates", "secrets_file",
 _USER = frozenset(
     (
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
-        *("agent_image", "base_image", "claude_binary"),
+        *("agent_image", "base_image", "claude_binary", "trusted", "keep_days", "keep_mb"),
     )
 )
 """What decides over this machine: files that are written and removed, what may be shown to a
-container, what plays the model, who may call, and what runs as PID 1."""
+container, what plays the model, who may call, what runs as PID 1, whose agents are trusted, and
+how long the runs of all projects are kept."""
 
 SOURCES = {
     name: Source(

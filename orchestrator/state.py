@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from orchestrator.containers.owner import Owner, check_state_dir
+from orchestrator.engine.project_trust import ProjectTrust
 from orchestrator.engine.tasks.news import News
 from orchestrator.engine.tasks.task_book import TaskBook
+from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionKey, SessionRow, SessionRows
+from orchestrator.store.trust_book import TrustBook
 from orchestrator.workspace.kept import CHANGES, Kept
 
 
@@ -27,6 +30,19 @@ def open_store(settings: Settings, owner: str = "") -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def open_trust(settings: Settings) -> ProjectTrust:
+    """The trust in the agents that the settings name."""
+    check_state_dir(settings.state_dir)
+    for folder in settings.trusted:
+        if not folder.is_absolute():
+            raise OperatorError(
+                f"ORCHESTRATOR_TRUSTED names {folder}, which is another directory wherever you "
+                "are, a stranger's too; write it out, from / on"
+            )
+    book = TrustBook(settings.state_dir / "trust")
+    return ProjectTrust(book, settings.agents_dir, settings.trusted)
 
 
 @asynccontextmanager

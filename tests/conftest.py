@@ -58,8 +58,13 @@ def settings(tmp_path: Path) -> Settings:
     """Settings with a state directory of the test's own: nobody else's containers are in sight."""
     work = tmp_path / "work"
     work.mkdir()
-    state = {"state_dir": tmp_path / "state", "allowed_roots": (work,), "home": tmp_path / "home"}
-    return read_settings().model_copy(update=state)
+    update = {
+        "state_dir": tmp_path / "state",
+        "allowed_roots": (work,),
+        "home": tmp_path / "home",
+        "trusted": (tmp_path,),  # whatever a test's own agents want to reach
+    }
+    return read_settings().model_copy(update=update)
 
 
 @pytest.fixture

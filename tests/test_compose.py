@@ -46,6 +46,7 @@ def test_agents_have_the_same_path_on_both_sides_too_so_that_none_is_shown_to_wr
     service = read({**NEEDED, "ORCHESTRATOR_AGENTS_DIR": "/srv/agents"})["services"]["orchestrator"]
     assert "/srv/agents:/srv/agents:ro" in service["volumes"]
     assert service["environment"]["ORCHESTRATOR_AGENTS_DIR"] == "/srv/agents"
+    assert service["environment"]["ORCHESTRATOR_TRUSTED"] == "/srv/agents"
 
 
 def test_it_has_no_more_rights_than_it_needs() -> None:

@@ -18,6 +18,7 @@ CODES = {
     "SpawnFailed": ("spawn_failed", 3),
     "OperatorError": ("operator_error", 4),
     "AgentsDirMissing": ("agents_dir_missing", 4),
+    "NotTrusted": ("not_trusted", 4),
     "EngineUnreachable": ("engine_unreachable", 6),
     "EngineRefused": ("engine_refused", 4),
     "EngineConflict": ("engine_refused", 4),

@@ -19,7 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"gateway", "plan", "store"}),
     frozenset(
         {"catalog", "access", "output", "redaction", "surroundings", "runners", "containers"}
-        | {"workspace"}
+        | {"workspace", "trust"}
     ),
     frozenset({"settings"}),
     frozenset({"wire", "plain_yaml"}),

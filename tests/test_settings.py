@@ -161,7 +161,7 @@ def test_what_decides_over_the_machine_is_the_users(tmp_path: Path) -> None:
     names = {name for name, source in SOURCES.items() if source.writer == "user"}
     assert names == {
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
-        *("agent_image", "base_image", "claude_binary"),
+        *("agent_image", "base_image", "claude_binary", "trusted", "keep_days", "keep_mb"),
     }
 
 

@@ -127,6 +127,11 @@ class MountPolicy(Frozen):
                 f"{_shown(given, path)} is outside the allowed roots ({allowed}); "
                 "add one with ORCHESTRATOR_ALLOWED_ROOTS"
             )
+        if mount.within and not path.is_relative_to(mount.within):
+            raise MountRefused(
+                f"{_shown(given, path)} is not in {mount.within}, and nobody has trusted the "
+                "agents there to write elsewhere; see `orchestrator trust`"
+            )
         return path, identity
 
     def _refuse_taboo(self, given: Path, path: Path, read_only: bool) -> None:

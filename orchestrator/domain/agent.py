@@ -431,6 +431,21 @@ class AgentSpec(Frozen):
         """A run of it may wait for its caller, or for a subagent that does."""
         return self.ask.whom != "nobody" or bool(self.ask_rules or self.subagents)
 
+    @property
+    def searches_web(self) -> bool:
+        """It may have the model API search, which sends out what is searched for."""
+        return any(rule.partition("(")[0] == "WebSearch" for rule in self.permissions.allow)
+
+    @property
+    def templates(self) -> tuple[tuple[str, str], ...]:
+        """Texts that variables of the orchestrator are filled into, and what each of them is."""
+        found = [(f"its {key}", text) for key, text in self.env.items()]
+        for server in self.mcp_servers:
+            of = f"of its MCP server {server.name}"
+            found += [(f"{key} {of}", text) for key, text in server.env.items()]
+            found += [(f"an argument {of}", text) for text in server.args]
+        return tuple(found)
+
     def _rules(self, verdict: str) -> tuple[Rule, ...]:
         named = [rule for rule, said in self.approval.items() if said == verdict and rule != "*"]
         if self.approval.get("*") == verdict:

@@ -80,6 +80,8 @@ class Bind(Frozen):
     read_only: bool = True
     identity: str = ""
     """device:inode of the one that was looked at: nothing else may be mounted. "" if nobody did."""
+    within: str = ""
+    """A real path: where the source must be, once links are resolved; anywhere, if empty."""
 
     _target = field_validator("target")(_check_target)
 

@@ -53,6 +53,20 @@ FRESH_SECONDS = 10.0
 """What was looked up when a task was accepted is looked up again if it begins later than that."""
 
 
+AgentsNow = Callable[[], Mapping[str, AgentSpec]]
+"""The agents that there are, by name."""
+
+
+class CheckTrust(Protocol):
+    """NotTrusted if an agent wants what nobody has trusted it with; else the directory in which
+    alone it may write to a workspace, or None. Blocks.
+    """
+
+    def __call__(
+        self, agent: AgentSpec, others: Mapping[str, AgentSpec], workspace: Path | None
+    ) -> Path | None: ...
+
+
 class EngineLookup(Protocol):
     """What a plan needs to know of the engine that its container is made on."""
 
@@ -75,6 +89,7 @@ class _Found(NamedTuple):
     owner: User | None
     mounted: Mounted
     memory: MemoryText
+    write_within: Path | None
 
 
 class Planner:
@@ -83,6 +98,8 @@ class Planner:
     def __init__(
         self,
         *,
+        agents: AgentsNow,
+        check_trust: CheckTrust,
         engine: EngineLookup,
         environ: Mapping[str, str],
         copies: Copies,
@@ -90,6 +107,8 @@ class Planner:
         memory: Memory,
         ca_certificates: str = "",
     ) -> None:
+        self._agents = agents
+        self._check_trust = check_trust
         self._engine = engine
         self._environ = environ
         self._copies = copies
@@ -100,8 +119,11 @@ class Planner:
         """One at a time, or calls to a session would overtake each other here."""
 
     async def prepare(self, agent: AgentSpec, task: Task, *, really: bool = True) -> Prepared:
-        """What a run needs; not `really`, and no secret is asked for."""
-        found = await anyio.to_thread.run_sync(self._look, agent, task, limiter=self._looks)
+        """What a run needs; not `really`, and no secret is asked for. Nothing is looked up, and so
+        nothing is launched, for an agent that wants what nobody has trusted it with.
+        """
+        look = partial(self._look, agent, task, self._agents())
+        found = await anyio.to_thread.run_sync(look, limiter=self._looks)
         values = await self._secret_store.resolve(agent) if really else _stand_ins(agent)
         place = Place(
             image=agent.image or await self._engine.agent_image(),
@@ -109,6 +131,7 @@ class Planner:
             workspace=found.mounted.workspace,
             git_mounts=found.mounted.git,
             covers=found.mounted.covers,
+            write_within=found.write_within,
             ca_certificates=self._ca_certificates,
             seccomp=await self._engine.seccomp_profile(),
         )
@@ -120,13 +143,14 @@ class Planner:
             versions = (await self._engine.image_id(container.image), *versions)
         return prepared.with_versions(versions)
 
-    def _look(self, agent: AgentSpec, task: Task) -> _Found:
+    def _look(self, agent: AgentSpec, task: Task, others: Mapping[str, AgentSpec]) -> _Found:
         """All that is looked for on the disk, at one go. Blocks."""
+        within = self._check_trust(agent, others, task.workspace)
         self._copies.check(agent, task)
         mounted = self._copies.mounted(agent, task)
         shown = mounted.workspace
         owner = _owner_of(task.workspace, shown.identity if shown else "")
-        return _Found(owner, mounted, self.memory.read(agent))
+        return _Found(owner, mounted, self.memory.read(agent), within)
 
     async def have_image(self) -> None:
         """Have the image that most agents run in, before the first call wants it."""
@@ -371,8 +395,7 @@ def _digest(launch: Launch) -> str:
 
 def _server_tools(agent: AgentSpec) -> frozenset[str]:
     """What agent.md lets the model API do on its own side."""
-    asked = any(rule.partition("(")[0] == "WebSearch" for rule in agent.permissions.allow)
-    return frozenset({"web_search"}) if asked else frozenset()
+    return frozenset({"web_search"}) if agent.searches_web else frozenset()
 
 
 def _route_network(agent: AgentSpec) -> Network:

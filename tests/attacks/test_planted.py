@@ -39,9 +39,8 @@ async def taken(ground: Path, image: str) -> Taken:
     home = ground / "planted"
     roots = (home / "work",)
     roots[0].mkdir(parents=True)
-    settings = read_settings().model_copy(
-        update={"state_dir": home / "state", "allowed_roots": roots, "home": home / "home"}
-    )
+    update = {"state_dir": home / "state", "allowed_roots": roots, "home": home / "home"}
+    settings = read_settings().model_copy(update=update | {"trusted": (home,)})
     events: list[Event] = []
     async with scripted_server(Script.model_validate({"steps": hostile.SCRIPT})) as api:
         settings = hostile._with_api(settings, home, api)

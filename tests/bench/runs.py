@@ -177,6 +177,7 @@ def bench_settings(folder: Path, image: str, url: str, agent_text: str = AGENT) 
     update = {
         "state_dir": folder / "state",
         "agents_dir": folder / "agents",
+        "trusted": (folder,),
         "agent_image": image,
         "anthropic_base_url": url,
         "anthropic_api_key": SecretStr("sk-for-the-loopback-only"),

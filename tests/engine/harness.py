@@ -56,6 +56,7 @@ class Harness:
             {
                 "ORCHESTRATOR_AGENTS_DIR": str(self._agents),
                 "ORCHESTRATOR_STATE_DIR": str(folder),
+                "ORCHESTRATOR_TRUSTED": str(folder),
             }
         )
         self.store = Store(folder / "runs.sqlite", "a test")

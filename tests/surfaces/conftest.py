@@ -43,6 +43,7 @@ def project(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("ORCHESTRATOR_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("ORCHESTRATOR_AGENT_IMAGE", image)
     monkeypatch.setenv("ORCHESTRATOR_SCRIPTED", "1")
+    monkeypatch.setenv("ORCHESTRATOR_TRUSTED", str(tmp_path))
     yield Project(path)
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     left = anyio.run(_containers)

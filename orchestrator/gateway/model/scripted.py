@@ -6,7 +6,9 @@ For demos without a key, and for tests: the CLI is the real one and does what it
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -23,6 +25,9 @@ from orchestrator.plain_yaml import YamlRefused, load_yaml
 
 TEXT_PIECES = 3
 """How many deltas a text comes in."""
+
+SCRIPT_BYTES = 16 * 1024 * 1024
+"""The longest script that is read."""
 
 PLACEHOLDER_CHARS = 20_000
 """Of what is put in for a placeholder."""
@@ -135,7 +140,7 @@ class Script(Frozen):
 def load_script(path: Path) -> Script:
     """A YAML file -> Script, or a sentence about what is wrong with it."""
     try:
-        return Script.model_validate(load_yaml(path.read_bytes()))
+        return Script.model_validate(load_yaml(_bytes(path)))
     except OSError as exc:
         raise AuthorError(f"the script {path} cannot be read: {exc.strerror}") from exc
     except YamlRefused as exc:
@@ -146,6 +151,15 @@ def load_script(path: Path) -> Script:
         raise AuthorError(
             f"the script {path} is wrong at {where or 'its top'}: {first['msg']}"
         ) from exc
+
+
+def _bytes(path: Path) -> bytes:
+    """What a script holds; a link to a device or a pipe would never end, or be waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise AuthorError(f"the script {path} is not a regular file; put one there")
+        return file.read(SCRIPT_BYTES)
 
 
 class ScriptedModel:

@@ -34,11 +34,13 @@ agents_app = typer.Typer(
 def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """List the agents, and those that cannot be used."""
     catalog = _catalog(agents_dir)
+    untrusted, command = _untrusted(catalog, agents_dir)
     if as_json:
         rows = [
             agent.model_dump(mode="json", exclude={"prompt"}) for agent in catalog.agents.values()
         ]
-        print(json.dumps({"agents": rows, "broken": _broken(catalog)}))
+        said = {"agents": rows, "broken": _broken(catalog), "untrusted": untrusted}
+        print(json.dumps(said))
         return
     rows_of_text = [(agent.name, agent.description) for agent in catalog.agents.values()]
     rows_of_text += [
@@ -50,6 +52,7 @@ def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
     print_lines(table(rows_of_text))
     if not rows_of_text:
         print("there are no agents yet")
+    print_lines(_untrusted_lines(untrusted, command))
 
 
 @agents_app.command()
@@ -79,12 +82,15 @@ def check(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
     catalog = with_further_problems(catalog, settings.agents_dir)
     problems = [problem for broken in catalog.broken for problem in broken.problems]
     doubts = list(_doubts(catalog, settings))
+    untrusted, command = _untrusted(catalog, agents_dir)
     if as_json:
         said = {"ok": not problems, "agents": list(catalog.agents), "broken": _broken(catalog)}
-        print(json.dumps({**said, "warnings": [doubt.model_dump(mode="json") for doubt in doubts]}))
+        warnings = [doubt.model_dump(mode="json") for doubt in doubts]
+        print(json.dumps({**said, "warnings": warnings, "untrusted": untrusted}))
     else:
         print_lines(map(str, problems))
         print_lines(f"{doubt} (a warning)" for doubt in doubts)
+        print_lines(_untrusted_lines(untrusted, command))
         count = len(catalog.agents) + len(catalog.broken)
         agents = f"{count} agent{'' if count == 1 else 's'}"
         print(
@@ -172,6 +178,23 @@ def _catalog(agents_dir: Path | None) -> Catalog:
     from orchestrator.output import check_schema
 
     return load_catalog(settings_for(agents_dir).agents_dir, check_schema)
+
+
+def _untrusted(catalog: Catalog, agents_dir: Path | None) -> tuple[dict[str, list[str]], str]:
+    """What nobody has trusted agents with, by agent, and what to type to do so."""
+    from orchestrator.state import open_trust
+    from orchestrator.trust import trust_command
+
+    trust = open_trust(settings_for(agents_dir))
+    agents = catalog.agents
+    wants = {name: list(trust.wants(agent, agents)) for name, agent in agents.items()}
+    found = {name: wanted for name, wanted in wants.items() if wanted}
+    return found, trust_command(trust.agents_dir)
+
+
+def _untrusted_lines(untrusted: dict[str, list[str]], command: str) -> Iterator[str]:
+    if untrusted:
+        yield f"not trusted yet with what they want: {', '.join(untrusted)}; see: {command}"
 
 
 def _broken(catalog: Catalog) -> list[object]:

@@ -19,8 +19,8 @@ from orchestrator.surfaces.cli.config import config
 from orchestrator.surfaces.cli.demo import demo
 from orchestrator.surfaces.cli.doctor import doctor
 from orchestrator.surfaces.cli.images import images_app
-from orchestrator.surfaces.cli.init import init
 from orchestrator.surfaces.cli.plan import plan
+from orchestrator.surfaces.cli.project import init, trust
 from orchestrator.surfaces.cli.run import run
 from orchestrator.surfaces.cli.runs import logs, runs_app
 from orchestrator.surfaces.cli.serve import serve
@@ -41,7 +41,7 @@ app = typer.Typer(
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, show, logs, apply, pending, reply, approve, reject, cancel, wait, resume),
-    *(plan, serve, init, demo, config, doctor, audit),
+    *(plan, serve, init, trust, demo, config, doctor, audit),
 )
 for command in COMMANDS:
     app.command()(command)

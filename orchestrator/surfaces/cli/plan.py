@@ -19,7 +19,7 @@ from orchestrator.surfaces.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.app import ShownPlan
+    from orchestrator.app import ShownPlan, ShownTrust
     from orchestrator.domain.agent import AgentSpec, Network, Secret
     from orchestrator.domain.container import ContainerSpec, Launch
     from orchestrator.plan import Plan
@@ -66,6 +66,11 @@ def plan_document(shown: ShownPlan) -> dict[str, object]:
     return {
         "agent": agent.name,
         "allowed_callers": list(agent.allowed_callers),
+        "trust": {
+            "needed": shown.trust.reaches,
+            "missing": list(shown.trust.wants),
+            "command": shown.trust.command if shown.trust.wants else None,
+        },
         **_container_document(spec),
         "labels": dict(shown.labels),
         "network": {
@@ -210,6 +215,7 @@ def plan_rows(shown: ShownPlan) -> Iterator[Row]:
     plan = shown.plan
     agent = plan.agent
     yield Row("agent", f"{agent.name}, for {', '.join(agent.allowed_callers) or 'nobody'}")
+    yield from _trust_rows(shown.trust)
     yield from _container_rows(plan)
     yield Row("network", f"no interface; the model, at {plan.launch.env['ANTHROPIC_BASE_URL']}")
     yield from _network_rows(agent.network)
@@ -230,6 +236,17 @@ def plan_rows(shown: ShownPlan) -> Iterator[Row]:
         if value in shown.labels.values():  # which only programs are told
             continue
         yield Row("stand-in", f"{value} is shown for {what}")
+
+
+def _trust_rows(trust: ShownTrust) -> Iterator[Row]:
+    for want in trust.wants:
+        yield Row("trust", f"nobody has trusted it with {want}", warning=True)
+    if trust.wants:
+        yield Row("trust", f"it does not run before you say: {trust.command}", warning=True)
+    elif trust.reaches:
+        yield Row("trust", "its project is trusted with what it could reach")
+    else:
+        yield Row("trust", "none needed: it reaches nothing besides its model")
 
 
 def _container_rows(plan: Plan) -> Iterator[Row]:

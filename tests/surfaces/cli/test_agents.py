@@ -39,6 +39,8 @@ def agents_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "agents" / name).mkdir(parents=True)
         (tmp_path / "agents" / name / "agent.md").write_text(text)
     monkeypatch.setenv("ORCHESTRATOR_AGENTS_DIR", str(tmp_path / "agents"))
+    monkeypatch.setenv("ORCHESTRATOR_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("ORCHESTRATOR_TRUSTED", str(tmp_path))
     return tmp_path / "agents"
 
 

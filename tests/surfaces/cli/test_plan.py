@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.app import NO_ENGINE, NOT_BUILT, ShownPlan
+from orchestrator.app import NO_ENGINE, NOT_BUILT, ShownPlan, ShownTrust
 from orchestrator.domain.agent import (
     AgentSpec,
     Asking,
@@ -48,6 +48,8 @@ AGENT = AgentSpec(
 PLACE = Place(image="agents:1", workspace_owner=User(uid=501, gid=20))
 TASK = Task(agent="fixer", prompt="(the task)", workspace=Path("/srv/work"))
 
+TRUST = ShownTrust(reaches=True, wants=(), command="orchestrator trust /srv")
+
 LAUNCH = ("command", "environment", "file")
 """Rows that tell what is launched, word for word."""
 
@@ -56,7 +58,7 @@ def shown(agent: AgentSpec = AGENT, task: Task = TASK, *unset: str) -> ShownPlan
     agent = agent.model_copy(update={"env": {"TOKEN": "${FIXER_TOKEN}"}})
     values, _ = shown_variables(agent, {"FIXER_TOKEN": "x"})
     made = plan(agent, task, PLACE, values, STAND_IN_TOKEN, {"api-key": "<api-key>"})
-    return ShownPlan(made, {"orchestrator.run": STAND_IN_RUN}, unset)
+    return ShownPlan(made, {"orchestrator.run": STAND_IN_RUN}, unset, TRUST)
 
 
 def run(*argv: str) -> int:
@@ -72,6 +74,7 @@ def test_people_read_what_a_run_could_touch() -> None:
     told = [row for row in rows if row.heading not in LAUNCH]
     assert told == [
         Row("agent", "fixer, for main"),
+        Row("trust", "its project is trusted with what it could reach"),
         Row("image", "agents:1"),
         Row("user", "501:20, without any capability"),
         Row("mount", "/srv/work -> /workspace, to read and write", warning=True),
@@ -118,6 +121,7 @@ def test_programs_read_the_same() -> None:
     assert told == {
         "agent": "fixer",
         "allowed_callers": ["main"],
+        "trust": {"needed": True, "missing": [], "command": None},
         "image": "agents:1",
         "user": {"uid": 501, "gid": 20},
         "mounts": [{"source": "/srv/work", "target": "/workspace", "access": "rw"}],
@@ -228,11 +232,11 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
     )
     rows = list(plan_rows(shown(agent, Task(agent="keeper", prompt="-"))))
     told = [row for row in rows if row.heading not in LAUNCH]
-    assert told[3:5] == [
+    assert told[4:6] == [
         Row("mount", "a volume of its own -> /workspace, to read and write", warning=True),
         Row("mount", "a volume of its own -> /home/agent, to read and write", warning=True),
     ]
-    assert told[9:-7] == [
+    assert told[10:-7] == [
         Row("tools allowed", "Bash, Read"),
         Row("tools denied", "Write, Read"),
         Row("approval", "the caller decides about: Bash"),

@@ -15,7 +15,7 @@ import anyio
 import certifi
 import pytest
 
-from orchestrator.app import ShownPlan, open_orchestrator
+from orchestrator.app import ShownPlan, ShownTrust, open_orchestrator
 from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import Launch
@@ -28,6 +28,7 @@ from orchestrator.plan import STAND_IN_CONVERSATION, STAND_IN_RUN, STAND_IN_TOKE
 from orchestrator.settings import read_settings
 from orchestrator.surfaces.cli.main import main
 from orchestrator.surfaces.cli.plan import plan_document
+from orchestrator.trust import extent_of
 from orchestrator.wire.host import Process
 from tests.surfaces.conftest import Project
 
@@ -233,7 +234,9 @@ def launched_document(recorder: Recorder, name: str) -> dict[str, Any]:
         key: STAND_IN_RUN if value == live.run_id else value
         for key, value in recorder.labels[container.name].items()
     }
-    document: dict[str, Any] = json.loads(json.dumps(plan_document(ShownPlan(plan, labels, ()))))
+    trust = ShownTrust(bool(extent_of(live.prepared.agent, {}).grants), (), "")
+    shown = ShownPlan(plan, labels, (), trust)
+    document: dict[str, Any] = json.loads(json.dumps(plan_document(shown)))
     document["network"]["through_the_wire"] = services
     return document
 

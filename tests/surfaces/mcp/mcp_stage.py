@@ -66,6 +66,7 @@ class Stage:
             "ORCHESTRATOR_AGENT_IMAGE": image,
             "ORCHESTRATOR_AGENTS_DIR": str(self.agents),
             "ORCHESTRATOR_STATE_DIR": str(self.state),
+            "ORCHESTRATOR_TRUSTED": str(folder),
             "ORCHESTRATOR_ALLOWED_ROOTS": str(self.work),
         }
         self.settings: Settings = read_settings(self.env)
