@@ -29,6 +29,9 @@ MARKER = ".orchestrator-copy"
 STAGE = ".orchestrator-apply-"
 """How directories begin in which `apply` keeps what it replaces; one stays if it is killed."""
 
+GIT_NAMES = (".git", "git~1")
+"""What git on any system takes for its own, in the plain form of a name."""
+
 _UNSEEN = dict.fromkeys(
     [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF]
 )
@@ -55,7 +58,7 @@ def in_git(path: str) -> bool:
 
 
 def _is_git_name(name: str) -> bool:
-    return _plain(name) in (".git", "git~1")
+    return _plain(name) in GIT_NAMES
 
 
 def _plain(name: str) -> str:
