@@ -94,7 +94,7 @@ HOOKS = (
     + r"""
 for file in .githooks/pre-commit .husky/pre-commit .husky/_/h tools/textconv.sh more.gitconfig
 do printf '#!/bin/sh\ntouch {pwned}\n' > $file && echo WORKED $file; chmod +x $file; done
-mkdir x; move .githooks y && echo MOVED; move tools z && echo MOVED; 
+mkdir x; move .githooks y && echo MOVED; move tools z && echo MOVED;
 rm -rf .husky tools && echo GONE
 move packages aside && echo MOVED; move packages/lib aside && echo MOVED; rmdir x
 mkdir -p packages/lib/hooks && printf '#!/bin/sh\ntouch {pwned}\n' > packages/lib/hooks/pre-commit \
