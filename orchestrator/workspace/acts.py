@@ -102,6 +102,7 @@ PATTERNS = (
     (r".+\.(config|workspace|setup)\.[cm]?[jt]s", CONFIGURED),
     (r".+\.code-workspace|.+\.sublime-project", EDITOR),
 )
+_ANY_PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern, _ in PATTERNS))
 _PATTERNS = tuple((re.compile(pattern), why) for pattern, why in PATTERNS)
 
 INSTALLED_FOLDERS = frozenset(("node_modules", "site-packages", "__pycache__"))
@@ -137,6 +138,8 @@ def acts_by_name(name: str) -> str:
     """The same for a name alone, in its plain form."""
     if why := ACTING_FILES.get(name):
         return why
+    if not _ANY_PATTERN.fullmatch(name):
+        return ""  # nearly all names
     return next((why for pattern, why in _PATTERNS if pattern.fullmatch(name)), "")
 
 

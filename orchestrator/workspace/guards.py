@@ -19,7 +19,7 @@ from orchestrator.workspace.git.named import NamedByGit
 from orchestrator.workspace.ours import AGENT_NAME, PROJECT_NAME
 from orchestrator.workspace.paths import parents, plain_parts
 from orchestrator.workspace.reading.pack import NAMED_PATHS, in_words, shown
-from orchestrator.workspace.survey import Survey, changed_since, survey
+from orchestrator.workspace.survey import Survey, agent_above, changed_since, survey
 
 MAX_GUARDS = 128
 """Mounts for the sake of one workspace; each takes the engine a moment."""
@@ -27,6 +27,7 @@ MAX_GUARDS = 128
 MAX_LINKED_FOLDERS = 1000
 """Folders that are looked into where a link leads out of the workspace."""
 
+USE_ANOTHER = "no agent may write there: name another directory"
 USE_COPY = "name another directory, or use `workspace: copy`"
 
 
@@ -38,6 +39,8 @@ def guarded_mounts(
     MountRefused if something cannot be kept from being written. Blocks.
     """
     root = found.root
+    if (agent := agent_above(root)) is not None:
+        raise MountRefused(f"{root} is in the folder of an agent, {agent}; {USE_ANOTHER}")
     if "" in found.homes or "" in found.folders_of_agents:
         raise MountRefused(f"{root} is a directory of agents, which no agent may write; {USE_COPY}")
     wanted = dict.fromkeys((*found.folders_of_agents, *_project_files(found)), "")

@@ -58,24 +58,26 @@ def in_git(path: str) -> bool:
 
 
 def _is_git_name(name: str) -> bool:
-    return _plain(name) in GIT_NAMES
+    return plain_name(name) in GIT_NAMES
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name as the most forgiving filesystem takes it."""
+    if name.isascii():  # nearly all names
+        return name.lower().split(":")[0].rstrip(" .")
     return name.translate(_UNSEEN).casefold().split(":")[0].rstrip(" .")
 
 
 def plain_parts(path: str | PurePath) -> tuple[str, ...]:
     """The names of a path, to be compared where the most forgiving filesystem may be."""
-    return tuple(_plain(name) for name in PurePath(path).parts)
+    return tuple(plain_name(name) for name in PurePath(path).parts)
 
 
 def git_mark(name: str) -> str:
     """Which of the things this is that make a directory a repository; empty if none of them."""
     if name[:1] not in "cChHoOrR" and name.isascii():
         return ""  # nearly all names
-    plain = _plain(name)
+    plain = plain_name(name)
     return plain if plain in ("head", "objects", "refs", "commondir") else ""
 
 

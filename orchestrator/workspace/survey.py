@@ -24,7 +24,7 @@ from orchestrator.workspace.ours import (
     is_agent,
     is_our_name,
 )
-from orchestrator.workspace.paths import FILE, FOLDER, GIT_NAMES, in_git, is_repository, plain_parts
+from orchestrator.workspace.paths import FILE, FOLDER, GIT_NAMES, in_git, is_repository, plain_name
 
 MAX_FOLDERS = 20_000
 """Directories that are looked through."""
@@ -98,12 +98,12 @@ def survey(root: Path) -> Survey:
 def _look(found: Survey, fd: int, folder: str, inside: str) -> list[tuple[str, str]]:
     """Note what is in one directory; the directories in it are returned, with what they are in."""
     names, below = [], []
-    last = plain_parts(folder)[-1:] if folder else ()
+    last = plain_name(folder.rpartition("/")[2])
     with os.scandir(fd) as rows:
         for row in rows:
             names.append(row.name)
             path = f"{folder}/{row.name}" if folder else row.name
-            plain = plain_parts(row.name)[0]
+            plain = plain_name(row.name)
             if plain in GIT_NAMES:
                 found.git[path] = _identity(fd, row.name)
                 continue
@@ -117,8 +117,11 @@ def _look(found: Survey, fd: int, folder: str, inside: str) -> list[tuple[str, s
                     found.ours[path] = _mark(fd, row.name)
                 elif plain != AGENT_NAME or _is_agent(fd, row):
                     found.homes.add(folder)
-            if inside != SKIPPED_INSIDE and (inside or _kind(last, plain) or acts_by_name(plain)):
-                found.acting[path] = _mark(fd, row.name, parts=acts_by_name(plain) == NPM)
+            if inside == SKIPPED_INSIDE:
+                continue
+            why = inside or _kind(last, plain) or acts_by_name(plain)
+            if why and why != SKIPPED_INSIDE:
+                found.acting[path] = _mark(fd, row.name, parts=why == NPM)
     if is_repository(names):
         found.git[folder or TOP] = _identity(fd, ".")
     if folder in found.homes:
@@ -128,11 +131,11 @@ def _look(found: Survey, fd: int, folder: str, inside: str) -> list[tuple[str, s
     return below
 
 
-def _kind(last: tuple[str, ...], plain: str) -> str:
+def _kind(last: str, plain: str) -> str:
     """Whether all in a folder acts, or nothing."""
     if plain in INSTALLED_FOLDERS:
         return SKIPPED_INSIDE
-    return ACTING_FOLDERS.get(plain) or ACTING_FOLDERS.get("/".join((*last, plain))) or ""
+    return ACTING_FOLDERS.get(plain) or ACTING_FOLDERS.get(f"{last}/{plain}") or ""
 
 
 def _is_agent(fd: int, row: os.DirEntry[str]) -> bool:
@@ -170,6 +173,18 @@ def _identity(folder: int, name: str) -> Identity:
     except OSError:
         return 0, 0  # gone since it was listed; mounting it will fail and say so
     return status.st_dev, status.st_ino
+
+
+def agent_above(root: Path) -> Path | None:
+    """The agent's folder that a directory is in, if it is in one: all of that is the agent's."""
+    for folder in root.parents:
+        try:
+            with (folder / AGENT_NAME).open("rb") as file:
+                if is_agent(file.read(AGENT_HEAD_BYTES)):
+                    return folder
+        except OSError:
+            continue
+    return None
 
 
 def changed_since(before: dict[str, str], after: dict[str, str]) -> list[str]:

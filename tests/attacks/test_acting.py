@@ -92,7 +92,8 @@ async def test_files_of_any_orchestrator_cannot_be_written(harness: Harness) -> 
 HOOKS = (
     MOVE
     + r"""
-for file in .githooks/pre-commit .husky/pre-commit .husky/_/h tools/textconv.sh more.gitconfig
+for file in .githooks/pre-commit .husky/pre-commit .husky/_/h tools/textconv.sh more.gitconfig \
+    scripts/push.sh
 do printf '#!/bin/sh\ntouch {pwned}\n' > $file && echo WORKED $file; chmod +x $file; done
 mkdir x; move .githooks y && echo MOVED; move tools z && echo MOVED;
 rm -rf .husky tools && echo GONE
@@ -115,6 +116,7 @@ def hooked(folder: Path) -> Path:
         "more.gitconfig": "[core]\n\tabbrev = 12\n",
         "packages/lib/hooks/post-checkout": "#!/bin/sh\n",
         "packages/lib/file": "x\n",
+        "scripts/push.sh": "#!/bin/sh\n",
         ".gitattributes": "*.txt diff=shown\n",
     }
     make(project, files)
@@ -123,6 +125,7 @@ def hooked(folder: Path) -> Path:
     git(project, "config", "core.hooksPath", ".githooks")
     git(project, "config", "include.path", "../more.gitconfig")
     git(project, "config", "diff.shown.textconv", "sh tools/textconv.sh")
+    (project / ".git/hooks/pre-push").symlink_to("../../scripts/push.sh")
     inner = project / "packages/lib"
     git(inner, "init", "-q")
     git(inner, "config", "core.hooksPath", "hooks")
@@ -301,6 +304,7 @@ async def test_a_page_that_is_called_agent_md_is_a_page(tmp_path: Path) -> None:
         write(".githooks/pre-commit"),
         write(".githooks/post-checkout"),
         write(".GITHOOKS/post-merge"),
+        write("scripts/push.sh"),
         write(".husky/commit-msg"),
         write("tools/textconv.sh"),
         write("more.gitconfig"),
@@ -470,7 +474,9 @@ def mounts_of(root: Path, home: Path) -> tuple[str, ...]:
     "make the hooks that a setting names and that are not there, or replace the link to them",
     "refused before the run: what cannot be mounted over itself cannot be kept",
 )
-@pytest.mark.parametrize("kind", ["missing", "link", "top", "global", "above"])
+@pytest.mark.parametrize(
+    "kind", ["missing", "link", "top", "global", "above", "submodule", "worktree", "include"]
+)
 def test_hooks_that_cannot_be_covered_are_refused(tmp_path: Path, kind: str) -> None:
     root = make(tmp_path / "project", {"a/b": "x"})
     home = make(tmp_path / "home", {})
@@ -483,6 +489,16 @@ def test_hooks_that_cannot_be_covered_are_refused(tmp_path: Path, kind: str) -> 
     elif kind == "above":
         git(root, "config", "core.hooksPath", "a")
         root = root / "a"
+    elif kind == "submodule":
+        make(root, {".git/modules/x/HEAD": "ref: refs/heads/main\n", "sub/.git": "gitdir: x"})
+        config = f"[core]\n\tworktree = {root}/sub\n\thooksPath = ../hooks\n"
+        make(root, {".git/modules/x/config": config})
+    elif kind == "worktree":
+        git(root, "config", "extensions.worktreeConfig", "true")
+        git(root, "config", "--worktree", "core.hooksPath", "hooks")
+    elif kind == "include":
+        make(root, {"inc": "[core]\n\thooksPath = hooks\n"})
+        git(root, "config", "includeIf.onbranch:x.path", "../inc")
     else:
         git(root, "config", "core.hooksPath", "." if kind == "top" else "hooks")
     with pytest.raises(MountRefused, match=r"core\.hookspath"):
@@ -494,7 +510,7 @@ def test_hooks_that_cannot_be_covered_are_refused(tmp_path: Path, kind: str) -> 
     "replace a link to another project's agents, or be shown a directory of agents to write",
     "refused before the run",
 )
-@pytest.mark.parametrize("kind", ["link in", "link out", "file", "top", "home"])
+@pytest.mark.parametrize("kind", ["link in", "link out", "file", "top", "home", "below"])
 def test_agents_that_cannot_be_covered_are_refused(tmp_path: Path, kind: str) -> None:
     root = make(tmp_path / "project", {"proj/README": "x", "team/a/x": "x"})
     outside = make(tmp_path / "outside", {"agents/a/agent.md": AGENT, "o.yaml": "x"})
@@ -507,9 +523,12 @@ def test_agents_that_cannot_be_covered_are_refused(tmp_path: Path, kind: str) ->
         (root / "proj/orchestrator.yaml").symlink_to(outside / "o.yaml")
     elif kind == "top":
         make(root, {"a/agent.md": AGENT})
-    else:
+    elif kind == "home":
         make(root, {"agent.md": AGENT})
-    with pytest.raises(MountRefused, match=r"orchestrator's own|a directory of agents"):
+    else:
+        make(root, {"team/a/agent.md": AGENT, "team/a/tools/x": "x"})
+        root = root / "team/a/tools"
+    with pytest.raises(MountRefused, match=r"orchestrator's own|directory of agents|of an agent"):
         mounts_of(root, tmp_path / "home")
 
 
@@ -518,5 +537,8 @@ def test_an_ordinary_repository_has_one_mount_more(tmp_path: Path) -> None:
     git(root, "init", "-q")
     git(root, "config", "core.hooksPath", "/dev/null")
     git(root, "config", "remote.origin.url", "./a")
-    git(root, "config", "alias.it", "!make a")
+    git(root, "config", "alias.it", "!make c")
+    git(root, "config", "init.defaultBranch", "main")
+    git(root, "config", "commit.template", ".gitmessage")
+    make(root, {"main": "x", ".gitmessage": "x"})
     assert mounts_of(root, tmp_path / "home") == ("/workspace/.git",)

@@ -21,6 +21,7 @@ from orchestrator.workspace.ours import (
 )
 from orchestrator.workspace.paths import FILE, Root, parents, plain_parts
 from orchestrator.workspace.reading.pack import shown
+from orchestrator.workspace.survey import agent_above
 
 YOURSELF = "take what you want of it from `orchestrator show RUN --patch` yourself"
 
@@ -29,6 +30,8 @@ def barred(
     changes: Changes, tree: Root, own: Sequence[Path] = (), home: Path | None = None
 ) -> list[str]:
     """What may not be applied to this directory, and why; a sentence for each. Blocks."""
+    if (agent := agent_above(tree.path)) is not None:
+        return [f"{tree.path} is in the folder of an agent, {agent}, which no agent may write"]
     found = dict(_of_git(changes, tree, home))
     found |= dict(_ours(changes, tree))
     found |= dict(_owned(changes, tree.path, own))

@@ -28,6 +28,17 @@ WORDS = re.compile(r"[\s;|&()<>=\"'`${}!,:]+")
 ADDRESS_KEYS = frozenset(("url", "pushurl", "fetch", "push", "merge", "remote", "worktree"))
 """Keys whose values are no files of the workspace, whatever they look like."""
 
+HARMLESS = frozenset(("blame.ignorerevsfile", "commit.template", "mailmap.file"))
+"""Settings that name files which git only reads."""
+
+BARE_KEYS = frozenset(
+    (
+        *("attributesfile", "excludesfile", "textconv", "command", "clean", "smudge", "process"),
+        *("driver", "fsmonitor", "sshcommand", "external"),
+    )
+)
+"""Keys in whose values also a word without a slash or a dot is taken for a file that is there."""
+
 FOLDER_KEYS = frozenset(("core.hookspath", "init.templatedir"))
 WORKTREE = "core.worktree"
 INCLUDES = frozenset(("include.path", "includeif.path"))
@@ -55,12 +66,16 @@ def named_by_git(
         for own, tree in _repositories(top):
             settings = [*_settings(own, home)]
             trees = [tree, *(base / s.value for s, base in settings if _name(s) == WORKTREE)]
-            for setting, base in settings:
-                for place in _places(setting, base, trees, home):
-                    for path in led_through(place):
-                        inside = root if root.is_relative_to(path) else path
-                        if inside.is_relative_to(root) and not in_git(str(path)[len(str(root)) :]):
-                            found.setdefault(_whole_husky(inside, root), _name(setting))
+            named = [
+                (_name(setting), place)
+                for setting, base in settings
+                for place in _places(setting, base, trees, home)
+            ]
+            for name, place in (*named, *_linked_hooks(own, named)):
+                for path in led_through(place):
+                    inside = root if root.is_relative_to(path) else path
+                    if inside.is_relative_to(root) and not in_git(str(path)[len(str(root)) :]):
+                        found.setdefault(_whole_husky(inside, root), name)
     return tuple(NamedByGit(path=path, setting=name) for path, name in found.items())
 
 
@@ -111,6 +126,18 @@ def _settings(own: Path, home: Path | None) -> Iterator[tuple[Setting, Path]]:
                 waiting.append(_expanded(setting.value, config.parent, home))
 
 
+def _linked_hooks(own: Path, named: Iterable[tuple[str, Path]]) -> Iterator[tuple[str, Path]]:
+    """Hooks that are links: they may lead into the working tree."""
+    folders = [own / "hooks", *(place for name, place in named if name in FOLDER_KEYS)]
+    common = _config_text(own / "commondir").partition("\n")[0].strip()
+    for folder in (*folders, *([own / common / "hooks"] if common else [])):
+        try:
+            rows = [*os.scandir(folder)]
+        except OSError:
+            continue
+        yield from (("hooks", Path(row)) for row in rows[:MAX_CONFIGS] if row.is_symlink())
+
+
 def _git_dir(top: Path) -> Path | None:
     """Where a working tree's .git leads; a bare repository, or whatever is one, is its own."""
     place = top / ".git"
@@ -128,9 +155,9 @@ def _places(
     setting: Setting, base: Path, trees: Iterable[Path], home: Path | None
 ) -> Iterator[Path]:
     """Where what a setting names is, or would be."""
-    if setting.key in ADDRESS_KEYS or not setting.value:
-        return
     name, value = _name(setting), setting.value
+    if setting.key in ADDRESS_KEYS or name in HARMLESS or not value:
+        return
     if name in INCLUDES:
         yield _expanded(value, base, home)
         return
@@ -138,6 +165,8 @@ def _places(
         yield from (_expanded(value, tree, home) for tree in trees)
         return
     for word in dict.fromkeys((value, *WORDS.split(value))):
+        if not re.search(r"[./]", word) and setting.key not in BARE_KEYS:
+            continue
         for tree in trees:
             place = _expanded(word, tree, home)
             if word.startswith(("./", "../")) and not os.path.lexists(place):
