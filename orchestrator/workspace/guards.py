@@ -75,16 +75,18 @@ def changes_in_place(before: Survey) -> list[str]:
         after = survey(root)
     except MountRefused as exc:
         return [f"what the agent made of git, of agents and of files that act is unknown: {exc}"]
-    told = [
-        f"the agent made {shown(path)} in {root}; remove it, or look through it before you run git "
-        "there: git would run what it says"
-        for path in new_git_dirs(before.git, after.git)
-    ]
-    told += [
-        f"{shown(path)} in {root} is new or changed, and decides what an orchestrator does; remove "
-        "it, or read it before you run an agent there"
-        for path in changed_since(before.ours, after.ours)[:NAMED_PATHS]
-    ]
+    told = []
+    if made := new_git_dirs(before.git, after.git):
+        told.append(
+            f"the agent made {in_words([*map(shown, made)], NAMED_PATHS)} in {root}; remove it, or "
+            "look through it before you run git there: git would run what it says"
+        )
+    links = {*_links_to_ours(after)}.difference(_links_to_ours(before))
+    if ours := [*changed_since(before.ours, after.ours), *sorted(links)]:
+        told.append(
+            f"{in_words([*map(shown, ours)], NAMED_PATHS)} in {root} is new or changed, and "
+            "decides what an orchestrator does; remove it, or read it before you run an agent there"
+        )
     if acting := changed_since(before.acting, after.acting):
         named = in_words([f"{shown(path)} ({why_it_acts(path)})" for path in acting], NAMED_PATHS)
         told.append(

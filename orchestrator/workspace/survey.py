@@ -179,11 +179,13 @@ def agent_above(root: Path) -> Path | None:
     """The agent's folder that a directory is in, if it is in one: all of that is the agent's."""
     for folder in root.parents:
         try:
-            with (folder / AGENT_NAME).open("rb") as file:
+            with open(os.open(folder / AGENT_NAME, FILE), "rb") as file:
                 if is_agent(file.read(AGENT_HEAD_BYTES)):
                     return folder
-        except OSError:
+        except (FileNotFoundError, PermissionError):
             continue
+        except OSError:
+            return folder  # a link to one, or nothing that we know
     return None
 
 

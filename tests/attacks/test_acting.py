@@ -177,7 +177,7 @@ async def test_what_acts_on_the_host_is_told_of_a_writable_workspace(harness: Ha
         "echo x > .github/workflows/ci.yml; echo evil >> Makefile; touch -d @0 Makefile; "
         'sed -i s/true/evil/ package.json; sed -i \'s/"1"/"2"/\' sub/package.json; '
         "mkdir -p new/agents/pwn; cd new; echo --- > agents/pwn/agent.md; "
-        "echo x > orchestrator.yaml"
+        "echo x > orchestrator.yaml; ln -s new/agents ../agents"
     )
     spoils = await work(harness, script, project=project, workspace="rw")
     told = spoils.told
@@ -185,8 +185,7 @@ async def test_what_acts_on_the_host_is_told_of_a_writable_workspace(harness: Ha
         assert name in told, told
     assert "package.json (npm runs its scripts)" in told
     assert "sub/package.json" not in told
-    assert "new/orchestrator.yaml in" in told
-    assert "new/agents/pwn/agent.md in" in told
+    assert "new/agents/pwn/agent.md, new/orchestrator.yaml, agents in" in told
 
 
 @attack(

@@ -210,7 +210,8 @@ def _config_text(path: Path) -> str:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return ""
-        return os.read(fd, MAX_NAMED_CONFIG_BYTES).decode(errors="replace")
+        text = os.read(fd, MAX_NAMED_CONFIG_BYTES).decode(errors="replace")
+        return text.replace("\0", "")  # which no path can hold
     except OSError:
         return ""
     finally:
