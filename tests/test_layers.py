@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         | {"workspace", "trust"}
     ),
     frozenset({"settings"}),
-    frozenset({"wire", "plain_yaml"}),
+    frozenset({"wire", "plain_yaml", "links"}),
     frozenset({"domain"}),
     frozenset({"errors"}),
 )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.container import Bind, ContainerSpec, Mount
+from orchestrator.domain.container import WORKSPACE, Bind, ContainerSpec, Mount
 from orchestrator.errors import MountRefused
+from orchestrator.links import led_through
 
 SYSTEM_TREES = tuple(
     Path("/") / name
@@ -116,7 +118,10 @@ class MountPolicy(Frozen):
             raise MountRefused(f"{mount.source!r} is not an absolute path; give one from / on")
         if not self.engine_is_local and ".." in given.parts:
             raise MountRefused(f"{given} must not contain .. on another machine's engine")
-        path, identity = (given, "") if not self.engine_is_local else _opened(given)
+        over_itself = mount.read_only and mount.target.startswith(f"{WORKSPACE}/")
+        path, identity = (
+            (given, "") if not self.engine_is_local else _opened(given, file=over_itself)
+        )
         if self.engine_is_local and mount.identity not in ("", identity):
             raise MountRefused(f"another directory has just taken the place of {given}; try again")
         self._refuse_taboo(given, path, mount.read_only)
@@ -159,8 +164,8 @@ class MountPolicy(Frozen):
                     f"{shown} holds the orchestrator's own {hidden}, which no agent may see; "
                     "share another directory, or keep that one elsewhere"
                 )
-        for own in map(self._real, self.own):
-            if not read_only and _overlap(own, path):
+        for own in self.own_places() if not read_only else ():
+            if _overlap(own, path):
                 raise MountRefused(
                     f"{shown} holds the orchestrator's own {own}, which no agent may write; "
                     "share a directory below it, or read-only"
@@ -190,6 +195,13 @@ class MountPolicy(Frozen):
     def _homes(self) -> tuple[Path, ...]:
         return homes_of_people() if self.engine_is_local else ()
 
+    def own_places(self) -> tuple[Path, ...]:
+        """The orchestrator's own files, and every link that leads to one of them. Blocks."""
+        if not self.engine_is_local:
+            return self.own
+        entries = [*self.own, *(entry for own in self.own for entry in _links_in(own))]
+        return tuple({place: None for entry in entries for place in led_through(entry)})
+
     def _real(self, path: Path) -> Path:
         return path.resolve() if self.engine_is_local else path
 
@@ -216,12 +228,20 @@ def _is_in(path: Path, folder: Path) -> bool:
     return parts[: len(above)] == above
 
 
-def _opened(given: Path) -> tuple[Path, str]:
+def _links_in(folder: Path) -> Iterator[Path]:
+    """Symbolic links in a directory, and in the directories in it."""
+    for pattern in ("*", "*/*"):
+        with suppress(OSError):
+            yield from (path for path in folder.glob(pattern) if path.is_symlink())
+
+
+def _opened(given: Path, *, file: bool = False) -> tuple[Path, str]:
     """Where a directory really is, and which one: asked of the open directory, not of its name.
 
-    One file is taken as well: the .git of a linked worktree or of a submodule.
+    A `file` is taken where one is mounted over itself in a workspace, such as the .git of a linked
+    worktree or of a submodule.
     """
-    alone = given.name == ".git" and given.is_file() and not given.is_symlink()
+    alone = (file or given.name == ".git") and given.is_file() and not given.is_symlink()
     kind = os.O_NOFOLLOW if alone else os.O_DIRECTORY
     try:
         fd = os.open(given, os.O_RDONLY | kind | getattr(os, "O_PATH", 0))

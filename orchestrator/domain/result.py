@@ -98,6 +98,8 @@ class ChangedFile(Frozen):
     change: Literal["added", "modified", "deleted", "renamed", "mode"]
     old_path: str = ""
     """What it was called before it was renamed."""
+    acts: str = ""
+    """What it does on this machine when a person or a tool uses the directory; empty for most."""
 
 
 class RunResult(Frozen):

@@ -23,12 +23,18 @@ from orchestrator.engine.record import Record
 from orchestrator.errors import ApplyRefused, CallerError, CopyFailed
 from orchestrator.plan import Plan
 from orchestrator.workspace.applying.apply import Applied, apply
+from orchestrator.workspace.applying.barred import barred
 from orchestrator.workspace.changes.collected import Changes, load_changes
-from orchestrator.workspace.git.mounts import git_mounts, git_places, new_git_dirs
+from orchestrator.workspace.git.mounts import git_mounts
+from orchestrator.workspace.git.named import named_by_git
+from orchestrator.workspace.guards import changes_in_place, guarded_mounts
 from orchestrator.workspace.kept import Handed, Kept
+from orchestrator.workspace.paths import Root
+from orchestrator.workspace.reading.pack import NAMED_PATHS, in_words, shown
 from orchestrator.workspace.reading.tree import Snapshot
 from orchestrator.workspace.snapshots import Snapshots, rebased, updated
 from orchestrator.workspace.special_files import covers
+from orchestrator.workspace.survey import survey
 from orchestrator.workspace.transfer import collect, copy_in, is_there
 
 log = logging.getLogger(__name__)
@@ -71,7 +77,13 @@ class Copies:
             return ()
         # First this: what no agent may see is not looked through either.
         self._policy.directory(task.workspace, read_only=mode == "ro")
-        return git_mounts(task.workspace, "rw" if mode == "rw" else "ro", self._may_read)
+        if mode == "ro":
+            return git_mounts(task.workspace, "ro", self._may_read)
+        root = task.workspace.resolve()
+        found = survey(root)
+        git = git_mounts(root, "rw", self._may_read, found.git)
+        named = named_by_git(root, found.working_trees, self._policy.home)
+        return guarded_mounts(found, named, git)
 
     def mounted(self, agent: AgentSpec, task: Task) -> Mounted:
         """A workspace that is mounted, and what has to be mounted with it. Blocks."""
@@ -85,23 +97,22 @@ class Copies:
 
     @asynccontextmanager
     async def watched_git(self, plan: Plan, record: Record) -> AsyncIterator[None]:
-        """Tell of every .git that an agent makes in a workspace: git would run what it says."""
+        """Tell of every .git that an agent makes in a workspace: git would run what it says. So of
+        what it changes there that acts on this machine, or that is an orchestrator's.
+        """
         workspace = plan.task.workspace
         if workspace is None or plan.agent.workspace.mode != "rw" or not workspace.is_dir():
             yield
             return
-        before = await anyio.to_thread.run_sync(git_places, workspace)
+        root = workspace.resolve()
+        before = await anyio.to_thread.run_sync(survey, root)
         try:
             yield
         finally:
             with anyio.CancelScope(shield=True):
-                made = await anyio.to_thread.run_sync(new_git_dirs, workspace, before)
-            for path in made:
-                record.note(
-                    "warning",
-                    f"the agent made {path} in {workspace}; remove it, or look through it before "
-                    "you run git there: git would run what it says",
-                )
+                told = await anyio.to_thread.run_sync(changes_in_place, before)
+            for warning in told:
+                record.note("warning", warning)
 
     async def bring(
         self, workspace: Path, agent: AgentSpec, container: Container, record: Record
@@ -158,10 +169,27 @@ class Copies:
             raise CopyFailed(changes.warnings[-1])
         files = len(handed.changed_files)
         record.note("workspace", f"{files} files changed", files=files)
-        for warning in changes.warnings:
+        told = await anyio.to_thread.run_sync(self._worth_a_look, changes)
+        for warning in (*changes.warnings, *told):
             record.note("warning", warning)
         await self._keep(run_id, handed, at_work=False)
         return handed
+
+    def _worth_a_look(self, changes: Changes) -> list[str]:
+        """What a person should know of the changes before they are applied. Blocks."""
+        try:
+            with Root(changes.root) as tree:
+                never = barred(changes, tree, self._policy.own_places(), self._policy.home)
+        except OSError:
+            never = []  # it is gone, or another one; `apply` will say so
+        told = [f"the changes cannot be applied as they are: {in_words(never, 3)}"] if never else []
+        if changes.acting:
+            acting = [f"{shown(path)} ({why})" for path, why in changes.acting.items()]
+            told.append(
+                "some of the changed files act on this machine when a person or a tool uses the "
+                f"directory, so `apply` wants a word for them: {in_words(acting, NAMED_PATHS)}"
+            )
+        return told
 
     async def checkpoint(
         self, plan: Plan, container: Container, snapshot: Snapshot, record: Record
@@ -193,7 +221,13 @@ class Copies:
         return path.read_bytes()
 
     def apply(
-        self, run_id: str, *, to: Path | None = None, dry_run: bool, allow_links: bool = False
+        self,
+        run_id: str,
+        *,
+        to: Path | None = None,
+        dry_run: bool,
+        allow_links: bool = False,
+        allow_acting: bool = False,
     ) -> Applied:
         """Do to the workspace what the agent did to its copy. Blocks.
 
@@ -209,7 +243,9 @@ class Copies:
             identity=judged.identity,
             dry_run=dry_run,
             allow_links=allow_links,
-            own=self._own_places(),
+            allow_acting=allow_acting,
+            own=self._policy.own_places(),
+            home=self._policy.home,
         )
         handed = self.kept.handed(run_id)
         if handed is None or not handed.container:
@@ -225,11 +261,6 @@ class Copies:
                 after = updated(known, changes, kept, at=handed.at, now=time.time())
                 self._remember(handed, after)
             return applied
-
-    def _own_places(self) -> tuple[Path, ...]:
-        """Also where they are called so: a link may be all that is in the workspace."""
-        own = self._policy.own
-        return tuple({each: None for path in own for each in (path.absolute(), path.resolve())})
 
     @contextmanager
     def _alone(self, container: str) -> Iterator[None]:

@@ -228,7 +228,9 @@ class Service:
         await self._staging.clear_up()
         await self._staging.stock.keep_warm(self.agents)
 
-    async def apply(self, run_id: str, caller: str, *, dry_run: bool = False) -> Applied:
+    async def apply(
+        self, run_id: str, caller: str, *, dry_run: bool = False, allow_acting: bool = False
+    ) -> Applied:
         """Do to a workspace what a run of this caller did to its copy."""
         record = await self.store.run(run_id)
         if record is None or (record.caller, record.project) != (caller, self.project):
@@ -237,7 +239,9 @@ class Service:
             raise refused
         if not dry_run:
             await self._decided("apply", caller, run_id)
-        return await anyio.to_thread.run_sync(partial(self.copies.apply, run_id, dry_run=dry_run))
+        return await anyio.to_thread.run_sync(
+            partial(self.copies.apply, run_id, dry_run=dry_run, allow_acting=allow_acting)
+        )
 
     async def _run_when_free(self, live: LiveRun, held: AsyncExitStack) -> None:
         """Run a task once its session and a slot are free; `held` keeps both."""

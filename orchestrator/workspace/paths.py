@@ -29,6 +29,9 @@ MARKER = ".orchestrator-copy"
 STAGE = ".orchestrator-apply-"
 """How directories begin in which `apply` keeps what it replaces; one stays if it is killed."""
 
+GIT_NAMES = (".git", "git~1")
+"""What git on any system takes for its own, in the plain form of a name."""
+
 _UNSEEN = dict.fromkeys(
     [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF]
 )
@@ -55,24 +58,26 @@ def in_git(path: str) -> bool:
 
 
 def _is_git_name(name: str) -> bool:
-    return _plain(name) in (".git", "git~1")
+    return plain_name(name) in GIT_NAMES
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name as the most forgiving filesystem takes it."""
+    if name.isascii():  # nearly all names
+        return name.lower().split(":")[0].rstrip(" .")
     return name.translate(_UNSEEN).casefold().split(":")[0].rstrip(" .")
 
 
 def plain_parts(path: str | PurePath) -> tuple[str, ...]:
     """The names of a path, to be compared where the most forgiving filesystem may be."""
-    return tuple(_plain(name) for name in PurePath(path).parts)
+    return tuple(plain_name(name) for name in PurePath(path).parts)
 
 
 def git_mark(name: str) -> str:
     """Which of the things this is that make a directory a repository; empty if none of them."""
     if name[:1] not in "cChHoOrR" and name.isascii():
         return ""  # nearly all names
-    plain = _plain(name)
+    plain = plain_name(name)
     return plain if plain in ("head", "objects", "refs", "commondir") else ""
 
 

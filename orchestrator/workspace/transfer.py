@@ -12,6 +12,7 @@ import anyio.to_thread
 from orchestrator.domain.container import MIB, WORKSPACE, Launch
 from orchestrator.errors import CopyFailed
 from orchestrator.workspace.box import Box, Chunks, Gentle, Odd, Reader, nothing, program, talk
+from orchestrator.workspace.changes.acting import with_acting
 from orchestrator.workspace.changes.collected import OBJECTS, Changes, make_folder, save_changes
 from orchestrator.workspace.changes.listing import MAX_CHANGES, Listing
 from orchestrator.workspace.changes.objects import Objects
@@ -153,6 +154,7 @@ async def collect(
     try:
         await anyio.to_thread.run_sync(make_folder, folder)
         changes = await _collected(box, snapshot, folder, limit_bytes, target, mend=not at_work)
+        changes = await anyio.to_thread.run_sync(with_acting, changes, snapshot)
         await anyio.to_thread.run_sync(save_changes, changes)
         if changes.complete and changes.changes:
             if at_work:

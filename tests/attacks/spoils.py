@@ -59,7 +59,8 @@ class Spoils:
         return "\n".join(event.text for event in self.events if event.kind == "warning")
 
     def apply(self, to: Path | None = None) -> Applied:
-        return self.harness.copies.apply(self.result.run_id, to=to, dry_run=False)
+        copies = self.harness.copies
+        return copies.apply(self.result.run_id, to=to, dry_run=False, allow_acting=True)
 
     def copy_to(self, folder: Path) -> Path:
         """The workspace as it was, elsewhere, where things can be applied to it."""

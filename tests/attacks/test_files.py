@@ -244,12 +244,13 @@ async def test_names_are_only_names(spoiled: Spoils, tmp_path: Path) -> None:
 @attack(
     "files, links and archives",
     "hand back a set-user-ID program, or a file with no rights at all",
-    "modes lose their special bits; what the agent locked is read all the same",
+    "only whether it can be run is taken over; what the agent locked is read all the same",
 )
 async def test_special_bits_are_not_handed_back(spoiled: Spoils, tmp_path: Path) -> None:
     target = spoiled.applied_to(tmp_path)
     assert (target / "tool").stat().st_mode & 0o7000 == 0
-    assert (target / "locked").stat().st_mode & 0o777 == 0
+    assert (target / "tool").stat().st_mode & 0o022 == 0
+    assert (target / "locked").stat().st_mode & 0o777 == 0o644
     assert (target / "locked").read_text() == "x\n"
 
 

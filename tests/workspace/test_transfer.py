@@ -65,7 +65,6 @@ printf 'even odder\n' >> "$(printf 'new\nline.txt')"
 ln -s README.md link
 ln -s ../README.md src/link
 mkdir -p made/empty
-chmod 700 emptied
 git add -A; git commit -q -m 'the agent commits'; git log --oneline >&2
 """
 
@@ -124,7 +123,6 @@ async def test_what_an_agent_did_comes_back_and_apply_and_git_apply_agree_on_it(
         "data/new.bin": "added",
         "data/other.bin": "modified",
         "empty": "modified",
-        "emptied": "mode",
         "link": "added",
         "made/empty": "added",
         "moved.py": "added",

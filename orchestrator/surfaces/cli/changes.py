@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from orchestrator.surfaces.cli.options import JsonOption, RunArgument
 from orchestrator.surfaces.text import costs, named, one_line, print_lines, quoted, visible, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
     from orchestrator.domain.result import ChangedFile
@@ -73,6 +74,13 @@ def apply(
     allow_links: Annotated[
         bool, typer.Option("--allow-links", help="Also links that lead out of the directory.")
     ] = False,
+    allow_acting: Annotated[
+        bool,
+        typer.Option(
+            "--allow-acting",
+            help="Also files that act on this machine, such as hooks, tasks and scripts.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Apply to the workspace what a run changed in its copy; all of it, or nothing."""
@@ -84,8 +92,11 @@ def apply(
     copies = open_copies(read_settings())
     kept = _changes(copies, anyio.run(_record, run_id))
     root = to.absolute() if to is not None else kept.root
+    do = partial(copies.apply, run_id, to=root, allow_links=allow_links)
+    if not (dry_run or allow_acting or as_json) and _can_ask():
+        allow_acting = _agreed(do(dry_run=True).files)
     with interrupted():
-        applied = copies.apply(run_id, to=root, dry_run=dry_run, allow_links=allow_links)
+        applied = do(dry_run=dry_run, allow_acting=allow_acting)
     if as_json:
         print(json.dumps(applied.model_dump(mode="json")))
         return
@@ -97,6 +108,21 @@ def apply(
         write(visible(f"kept {folder}, since something else is in it"), sys.stderr)
     done = "would be changed" if dry_run else "changed"
     write(visible(f"{counted(len(applied.files))} {done} in {root}"), sys.stderr)
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _agreed(files: Sequence[ChangedFile]) -> bool:
+    """Whether the person at the terminal wants what acts on this machine; False if nothing does."""
+    acting = [file for file in files if file.acts]
+    if not acting:
+        return False
+    write("These act on this machine when a person or a tool uses the directory:", sys.stderr)
+    for file in acting:
+        write(visible(changed_line(file)), sys.stderr)
+    return typer.confirm("Have you looked at them, and want them applied?", err=True)
 
 
 @contextmanager
@@ -133,7 +159,8 @@ def counted(files: int) -> str:
 def changed_line(file: ChangedFile) -> str:
     """A sign and a path, as git has them."""
     renamed = f"{quoted(file.old_path)} -> " if file.old_path else ""
-    return f"{SIGNS[file.change]}  {renamed}{quoted(file.path)}"
+    acts = f"  (acts: {file.acts})" if file.acts else ""
+    return f"{SIGNS[file.change]}  {renamed}{quoted(file.path)}{acts}"
 
 
 def record_lines(record: RunRecord) -> Iterator[str]:

@@ -257,9 +257,17 @@ def _names(names: Sequence[str]) -> str:
 def _of_changes(result: RunResult) -> str:
     changed = ", ".join(named(file.path, LINE_CHARS) for file in result.changed_files[:NAMED_FILES])
     more = len(result.changed_files) - NAMED_FILES
+    acting = [file for file in result.changed_files if file.acts]
+    act = ", ".join(f"{named(f.path, LINE_CHARS)} ({f.acts})" for f in acting[:NAMED_FILES])
+    left = len(acting) - NAMED_FILES
+    look = (
+        f" Of these, some act on this machine when the directory is used: {act}"
+        f"{f' and {left} more' * (left > 0)}; show them to the person, and pass allow_acting true "
+        "only if the person agrees."
+    ) * bool(acting)
     return (
         f"The agent worked on a copy and changed {changed}{f' and {more} more' * (more > 0)}. "
-        f"Nothing is applied yet: call apply_changes with run_id {result.run_id}."
+        f"Nothing is applied yet: call apply_changes with run_id {result.run_id}.{look}"
     )
 
 

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from orchestrator import __version__
 from orchestrator.catalog import prompt_section
+from orchestrator.domain.result import ChangedFile
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import MountRefused
@@ -135,9 +136,16 @@ def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool
     async def apply_changes(
         run_id: Annotated[str, Field(description="The run whose changes are to be applied")],
         dry_run: Annotated[bool, Field(description="Only say what would be done")] = False,
+        allow_acting: Annotated[
+            bool,
+            Field(
+                description="Also files that act on this machine (`acts` in changed_files); show "
+                "them to the person first, and say true only if the person agrees"
+            ),
+        ] = False,
     ) -> Annotated[t.CallToolResult, Applied]:
         """Apply to the workspace what an agent changed in its copy; all of it, or nothing."""
-        return await _apply(service, who_calls(), run_id, dry_run)
+        return await _apply(service, who_calls(), run_id, dry_run, allow_acting)
 
     @errors_as_answers
     async def delegate_task(
@@ -164,14 +172,25 @@ def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool
     ]
 
 
-async def _apply(service: Service, caller: str, run_id: str, dry_run: bool) -> t.CallToolResult:
-    applied = await service.apply(run_id, caller, dry_run=dry_run)
+async def _apply(
+    service: Service, caller: str, run_id: str, dry_run: bool, allow_acting: bool
+) -> t.CallToolResult:
+    applied = await service.apply(run_id, caller, dry_run=dry_run, allow_acting=allow_acting)
     done = "can be applied" if dry_run else "are applied"
     said = f"{len(applied.files)} changed files, which {done}:"
-    lines = [said, *(f"{file.change} {quoted(file.path)}" for file in applied.files)]
+    lines = [said, *map(_changed, applied.files)]
+    if dry_run and not allow_acting and any(file.acts for file in applied.files):
+        lines.append(
+            "Those with a reason act on this machine: show them to the person first, and apply "
+            "with allow_acting true only if the person agrees."
+        )
     if applied.already:
         lines = ["Nothing to do: the workspace is like that already."]
     return plain("\n".join(lines), applied.model_dump(mode="json"))
+
+
+def _changed(file: ChangedFile) -> str:
+    return f"{file.change} {quoted(file.path)}{f' ({file.acts})' * bool(file.acts)}"
 
 
 def _describe_agents(service: Service, who_calls: WhoCalls) -> Any:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import ApplyRefused
-from orchestrator.workspace.applying.states import digest, state_of
+from orchestrator.workspace.applying.barred import barred
+from orchestrator.workspace.applying.states import current_umask, digest, state_of
 from orchestrator.workspace.applying.steps import Work, brings_content
-from orchestrator.workspace.changes.collected import Change, Changes, State
+from orchestrator.workspace.changes.acting import acting_files
+from orchestrator.workspace.changes.collected import Change, Changes, State, taken_mode
 from orchestrator.workspace.paths import (
     FILE,
     Root,
@@ -20,7 +22,6 @@ from orchestrator.workspace.paths import (
     is_repository,
     leads_out,
     parents,
-    plain_parts,
 )
 from orchestrator.workspace.reading.pack import NAMED_PATHS, in_lines, shown
 
@@ -29,6 +30,14 @@ NEW_COPY = (
     "name), or remove this one with `orchestrator sessions rm`"
 )
 """What helps where a session goes on with a copy that is older than what is there."""
+
+
+ALLOW_ACTING = (
+    "A person should look at these first (`orchestrator show RUN --patch`), and can then apply all "
+    "of it with `orchestrator apply RUN --allow-acting`; over MCP, `allow_acting: true`, once the "
+    "person has agreed to them"
+)
+"""What is to be done where files act on this machine."""
 
 
 class Applied(Frozen):
@@ -49,7 +58,9 @@ def apply(
     identity: str = "",
     dry_run: bool = False,
     allow_links: bool = False,
+    allow_acting: bool = False,
     own: Sequence[Path] = (),
+    home: Path | None = None,
     in_session: bool = False,
 ) -> Applied:
     """Do to `root` what the agent did to its copy. Blocks.
@@ -57,8 +68,10 @@ def apply(
     `root` has no symbolic link in it; with an `identity`, device:inode, it is that directory.
     ApplyRefused, and nothing is touched, if a path that the agent touched is not what it was when
     it was copied, if a new symbolic link leads out of the directory, if git would take what
-    comes of it for a repository, or if something of the orchestrator's `own` would change. What is
-    as the agent made it already is left as it is.
+    comes of it for a repository, if something would change that is an orchestrator's (its `own`, or
+    any other's) or that git's configuration names (also that in `home`), or if something acts on
+    this machine. What is as the agent made it already is left as it is. Of modes, only whether a
+    file can be run is taken over.
     """
     if not changes.complete:
         raise ApplyRefused(
@@ -71,16 +84,21 @@ def apply(
         raise ApplyRefused(f"{root} cannot be opened: {exc.strerror}") from exc
     with opened as tree:
         now = _Now(tree, changes)
-        left = tuple(change for change in changes.changes if not now.is_new(change))
+        left = tuple(change for change in now.changes if not now.is_new(change))
         if not left:
             return Applied(files=changes.files, already=True, dry_run=dry_run)
         changes = changes.model_copy(update={"changes": left})
+        acting = acting_files(changes, tree)
+        changes = changes.model_copy(update={"acting": acting})
         moved = now.conflicts(left)
         problems = [*moved, *([] if allow_links else _links_out(changes))]
-        problems += [*now.new_repositories(left), *_owned(changes, root, own), *_missing(changes)]
+        problems += [*now.new_repositories(left), *barred(changes, tree, own, home)]
+        problems += _missing(changes)
         if problems:
             way_out = f"\n{NEW_COPY}" if moved and in_session else ""
             raise ApplyRefused(_refusal(root, problems) + way_out)
+        if acting and not (allow_acting or dry_run):
+            raise ApplyRefused(_wants_a_word(root, acting))
         kept = now.kept_folders
         if not dry_run:
             Work(tree, changes, frozenset(kept)).run()
@@ -92,6 +110,14 @@ def _refusal(root: Path, problems: Sequence[str]) -> str:
     return f"{root} was left as it is, since the changes do not fit:{lines}"
 
 
+def _wants_a_word(root: Path, acting: Mapping[str, str]) -> str:
+    lines = in_lines([f"{shown(path)}: {why}" for path, why in acting.items()], NAMED_PATHS)
+    return (
+        f"{root} was left as it is, since some of the changed files act on this machine when a "
+        f"person or a tool uses the directory:{lines}\n{ALLOW_ACTING}"
+    )
+
+
 def _links_out(changes: Changes) -> list[str]:
     return [
         f"{shown(change.path)} is a new symbolic link that leads out of the directory or into a "
@@ -100,24 +126,6 @@ def _links_out(changes: Changes) -> list[str]:
         for change in changes.changes
         if change.new.kind == "symlink" and leads_out(change.path, change.new.target)
     ]
-
-
-def _owned(changes: Changes, root: Path, own: Sequence[Path]) -> list[str]:
-    """Who could write these files could give himself anything."""
-    top = plain_parts(root)
-    places = [(place, plain_parts(place)) for place in own]
-    return [
-        f"{shown(change.path)} belongs to the orchestrator's own {place}, which no agent may "
-        "write; take what you want of it from `orchestrator show RUN --patch` yourself"
-        for change in changes.changes
-        for place, parts in places
-        if _overlap(top + plain_parts(change.path), parts)
-    ]
-
-
-def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether one of two paths is, or is in, the other."""
-    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def _missing(changes: Changes) -> list[str]:
@@ -149,6 +157,12 @@ class _Now:
         self._blocked: dict[str, str] = {}
         """Paths that cannot be reached without leaving the tree, and why."""
         self._states = {path: self._look(path) for path in self._changes}
+        umask = current_umask()
+        self.changes = tuple(
+            _with_modes(change, self._states[change.path], umask) for change in changes.changes
+        )
+        """The same, with the modes that files and directories have here, or will have."""
+        self._changes = {change.path: change for change in self.changes}
 
     def is_new(self, change: Change) -> bool:
         if change.path in self._blocked:
@@ -237,6 +251,21 @@ class _Now:
             if not any(each in self._changes for each in above):  # or it is judged by itself
                 self._blocked[path] = f"a directory above it is none any more ({exc.strerror})"
             return State()
+
+
+def _with_modes(change: Change, here: State, umask: int) -> Change:
+    """Of a mode, only whether a file can be run is the agent's to say."""
+    old, new = change.old, change.new
+    if here.kind == old.kind == "dir" or (
+        here.kind == old.kind == "file" and not (here.mode ^ old.mode) & 0o100
+    ):
+        old = old.model_copy(update={"mode": here.mode})
+    if new.kind == "file":
+        new = new.model_copy(update={"mode": taken_mode(here, new.mode, umask)})
+    elif new.kind == "dir":
+        mode = here.mode if here.kind == "dir" else 0o777 & ~umask
+        new = new.model_copy(update={"mode": mode})
+    return change.model_copy(update={"old": old, "new": new})
 
 
 def _replaces_folder(change: Change) -> bool:

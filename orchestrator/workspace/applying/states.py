@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from pathlib import Path
 
 from orchestrator.workspace.changes.collected import State
 from orchestrator.workspace.paths import FILE
@@ -36,3 +37,16 @@ def digest(fd: int) -> str:
     while data := os.read(fd, HASH_READ_BYTES):
         sha.update(data)
     return sha.hexdigest()
+
+
+def current_umask() -> int:
+    """The bits that this process leaves out of the modes of new files."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    except (OSError, ValueError, IndexError):
+        pass
+    umask = os.umask(0o077)  # there is no other way to ask; for a moment, files are ours alone
+    os.umask(umask)
+    return umask

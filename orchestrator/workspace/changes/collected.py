@@ -7,7 +7,7 @@ contents.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -83,6 +83,8 @@ class Changes(Frozen):
     changes: tuple[Change, ...] = ()
     warnings: tuple[str, ...] = ()
     """What of it could not be kept, and why."""
+    acting: dict[str, str] = {}
+    """Those that act on this machine when a person or a tool uses the directory, and how."""
     complete: bool = True
     """False: there was too much, or it made no sense; what is here is for reading only."""
     patch_bytes: int | None = None
@@ -92,7 +94,7 @@ class Changes(Frozen):
     @property
     def files(self) -> tuple[ChangedFile, ...]:
         """The changes as a list for people; directories only if nothing else tells of them."""
-        return changed_files(self.changes)
+        return changed_files(self.changes, self.acting)
 
     @property
     def patch_path(self) -> Path | None:
@@ -138,7 +140,21 @@ def make_folder(folder: Path) -> None:
         (folder / OBJECTS / name).unlink()
 
 
-def changed_files(changes: Sequence[Change]) -> tuple[ChangedFile, ...]:
+def taken_mode(old: State, mode: int, umask: int = 0o022) -> int:
+    """The mode of a file that an agent left with this one: only whether it can be run counts, and
+    all else is as it was or, of a new file, as anybody's would be.
+    """
+    runs = bool(mode & 0o100)
+    if old.kind != "file":
+        return (0o777 if runs else 0o666) & ~umask
+    if runs == bool(old.mode & 0o100):
+        return old.mode
+    return old.mode | 0o100 | (old.mode & 0o444) >> 2 if runs else old.mode & ~0o111
+
+
+def changed_files(
+    changes: Sequence[Change], acting: Mapping[str, str] | None = None
+) -> tuple[ChangedFile, ...]:
     """A file that is gone here and new there, unchanged, has been renamed."""
     gone: dict[str, list[str]] = {}
     for change in changes:
@@ -148,13 +164,14 @@ def changed_files(changes: Sequence[Change]) -> tuple[ChangedFile, ...]:
     for change in changes:
         if change.old.kind == "absent" and gone.get(change.new.sha256):
             renamed[change.path] = gone[change.new.sha256].pop(0)
-    sources = set(renamed.values())
+    sources, acts = set(renamed.values()), acting or {}
     above = {parent for c in changes for parent in parents(c.path)}
     return tuple(
         ChangedFile(
             path=change.path,
             change="renamed" if change.path in renamed else _verb(change),
             old_path=renamed.get(change.path, ""),
+            acts=acts.get(change.path) or acts.get(renamed.get(change.path, ""), ""),
         )
         for change in changes
         if change.path not in sources and not (_is_folder(change) and change.path in above)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from orchestrator.workspace.box import Odd
-from orchestrator.workspace.changes.collected import Change, State
+from orchestrator.workspace.changes.collected import Change, State, taken_mode
 from orchestrator.workspace.paths import (
     MARKER,
     git_mark,
@@ -194,14 +194,18 @@ class Listing:
         found = self.found.get(path)
         if found is None:
             return None
-        if found.kind != "file":
-            return TreeEntry(found.kind, found.mode, target=found.target)
+        old = self.snapshot.entries.get(path)
+        if found.kind == "dir":
+            return TreeEntry("dir", old.mode if old and old.kind == "dir" else 0o755)
+        if found.kind == "symlink":
+            return TreeEntry("symlink", found.mode, target=found.target)
+        mode = taken_mode(State.of(old), found.mode)
         if not found.fetched:
-            return replace(self.snapshot.entries[path], mode=found.mode)
+            return replace(self.snapshot.entries[path], mode=mode)
         if path not in contents:
             return None
         sha256, size = contents[path]
-        return TreeEntry("file", found.mode, size, sha256=sha256)
+        return TreeEntry("file", mode, size, sha256=sha256)
 
 
 def _is_target(text: str) -> bool:

@@ -8,7 +8,6 @@ mounted over itself, and a mount point can be neither moved nor removed.
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,35 +18,31 @@ from pydantic import ValidationError
 from orchestrator.domain.container import WORKSPACE, Bind
 from orchestrator.errors import MountRefused
 from orchestrator.workspace.git.directory import Allowed, GitDir, find_git_dir
-from orchestrator.workspace.paths import FOLDER, Root, in_git, is_repository
-from orchestrator.workspace.reading.pack import shown
-from orchestrator.workspace.reading.tree import TREE_DEPTH, nowhere
-
-MAX_FOLDERS = 20_000
-"""Directories that are looked through."""
+from orchestrator.workspace.paths import Root
+from orchestrator.workspace.reading.tree import nowhere
+from orchestrator.workspace.survey import TOP, Identity, survey
 
 MAX_MOUNTS = 64
 
-TOP = "."
-"""The workspace itself, where it is a repository without a .git."""
-
-Identity = tuple[int, int]
-"""Device and inode."""
-
 
 def git_mounts(
-    workspace: Path, mode: Literal["ro", "rw"], allowed: Allowed = nowhere
+    workspace: Path,
+    mode: Literal["ro", "rw"],
+    allowed: Allowed = nowhere,
+    places: Mapping[str, Identity] | None = None,
 ) -> tuple[Bind, ...]:
     """Mounts beside the workspace's own, all of them read-only. Blocks.
 
     For an agent that may write, every .git over itself; MountRefused if that cannot be done for
     all of them. For a linked worktree, or a submodule alone, also the git directory outside, where
-    its .git says it is, if `allowed` says so and that place is free inside.
+    its .git says it is, if `allowed` says so and that place is free inside. `places` are those of
+    `git_places`, if they are known.
     """
     root = workspace.resolve()
     mounts = [*_outside(root, allowed)]
     if mode == "rw":
-        for path, (device, inode) in git_places(root).items():
+        known = git_places(root) if places is None else places
+        for path, (device, inode) in known.items():
             if path == TOP:
                 raise MountRefused(
                     f"{root} is itself what git keeps a repository in, and git would run what an "
@@ -78,54 +73,12 @@ def git_places(workspace: Path) -> dict[str, Identity]:
     """Every .git below a directory, and whatever else is one to git, and which one it is.
     MountRefused if there is too much to look through.
     """
-    return dict(_places(workspace.resolve()))
+    return survey(workspace.resolve()).git
 
 
-def new_git_dirs(workspace: Path, before: Mapping[str, Identity]) -> tuple[str, ...]:
+def new_git_dirs(before: Mapping[str, Identity], after: Mapping[str, Identity]) -> tuple[str, ...]:
     """What of `git_places` was not there before, or is another one: git would run what it says."""
-    try:
-        after = git_places(workspace)
-    except MountRefused as exc:
-        return (f"unknown, since {exc}",)
-    return tuple(shown(path) for path, which in after.items() if before.get(path) != which)
-
-
-def _places(root: Path) -> Iterator[tuple[str, Identity]]:
-    folders, count = [""], 0
-    while folders:
-        folder = folders.pop()
-        count += 1
-        if count > MAX_FOLDERS or folder.count("/") > TREE_DEPTH:
-            raise MountRefused(
-                f"{root} holds more than {MAX_FOLDERS:,} directories, too many to look for git "
-                "repositories in; name a smaller one, or use `workspace: copy`"
-            )
-        try:
-            fd = os.open(root / folder, FOLDER)
-        except OSError:
-            continue  # an agent has no more rights there than we, or it is gone
-        names = []
-        try:
-            with os.scandir(fd) as rows:
-                for row in rows:
-                    names.append(row.name)
-                    path = f"{folder}/{row.name}" if folder else row.name
-                    if in_git(row.name):
-                        yield path, _identity(fd, row.name)
-                    elif row.is_dir(follow_symlinks=False):
-                        folders.append(path)
-            if is_repository(names):
-                yield folder or TOP, _identity(fd, ".")
-        finally:
-            os.close(fd)
-
-
-def _identity(folder: int, name: str) -> Identity:
-    try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError:
-        return 0, 0  # gone since it was listed; mounting it will fail and say so
-    return status.st_dev, status.st_ino
+    return tuple(path for path, which in after.items() if before.get(path) != which)
 
 
 def _outside(root: Path, allowed: Allowed) -> Iterator[Bind]:

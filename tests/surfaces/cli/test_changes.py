@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.domain.result import ChangedFile
+from orchestrator.surfaces.cli import changes
 from orchestrator.surfaces.cli.changes import changed_line
 from orchestrator.surfaces.cli.main import main
 from tests.surfaces.conftest import Project
@@ -90,7 +92,7 @@ def test_a_run_is_shown_with_what_it_changed(
     said = json.loads(capsys.readouterr().out)
     assert said["run_id"] == run_id
     assert said["result"]["result"] == "I have changed things."
-    assert {"path": "new.txt", "change": "renamed", "old_path": "old.txt"} in (
+    assert {"path": "new.txt", "change": "renamed", "old_path": "old.txt", "acts": ""} in (
         said["result"]["changed_files"]
     )
 
@@ -301,6 +303,44 @@ steps:
     assert run("apply", run_id) == 0
     assert capsys.readouterr().err == f"1 file changed in {data}\n"
     assert (data / "greeting.txt").read_text() == "late\n"
+
+
+def test_what_acts_on_this_machine_is_shown_and_wants_a_word(
+    project: Project,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = """\
+steps:
+  - tool: Bash
+    input: {command: "echo 'all: evil' > Makefile; echo x > fine"}
+  - text: done
+"""
+    project.agent("acting", steps, FIELDS)
+    assert run("run", "acting", "x", "--workspace", "data", "--json") == 0
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    line = "A  Makefile  (acts: make and its like run what it says)"
+    assert run("show", run_id) == 0
+    assert f"changed   {line}" in capsys.readouterr().out.splitlines()
+    assert run("apply", run_id, "--dry-run") == 0
+    assert line in capsys.readouterr().out.splitlines()
+
+    assert run("apply", run_id) != 0
+    assert "orchestrator apply RUN --allow-acting" in capsys.readouterr().err
+    monkeypatch.setattr(changes, "_can_ask", lambda: True)
+    for answer, applied in (("n\n", False), ("y\n", True)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        assert (run("apply", run_id) == 0) is applied
+        said = capsys.readouterr().err
+        assert line in said
+        assert "Have you looked at them" in said
+        assert (data / "fine").exists() is applied
+    (data / "fine").unlink()
+    (data / "Makefile").unlink()
+    monkeypatch.setattr(changes, "_can_ask", lambda: False)
+    assert run("apply", run_id, "--allow-acting") == 0
+    assert (data / "Makefile").read_text() == "all: evil\n"
 
 
 def test_a_name_that_would_look_like_more_lines_stays_on_its_own() -> None:

@@ -36,6 +36,8 @@ async def stage(tmp_path_factory: pytest.TempPathFactory, image: str) -> AsyncIt
         )
         link = {"tool": "Bash", "input": {"command": "ln -s .git/hooks hooks"}}
         stage.add_agent("link", link, {"text": "linked"}, workspace="copy", permissions=allow)
+        tasks = {"tool": "Bash", "input": {"command": "echo all: > Makefile; echo x > fine"}}
+        stage.add_agent("acting", tasks, {"text": "done"}, workspace="copy", permissions=allow)
         stage.add_agent("idle", {"text": "done"}, workspace="copy", allowed_callers=everybody)
         stage.add_agent("keep", {"text": "{user_texts}", "repeat": True}, session=True)
         yield stage
@@ -93,8 +95,8 @@ async def test_changes_come_back_with_a_word_on_how_to_apply_them_and_are_applie
     envelope = result.structured_content
     assert envelope is not None
     assert envelope["changed_files"] == [
-        {"path": "added", "change": "added", "old_path": ""},
-        {"path": "greeting.txt", "change": "modified", "old_path": ""},
+        {"path": "added", "change": "added", "old_path": "", "acts": ""},
+        {"path": "greeting.txt", "change": "modified", "old_path": "", "acts": ""},
     ]
     assert "-hello\n+good bye\n" in envelope["patch"]
     assert text(result) == (
@@ -152,6 +154,28 @@ async def test_a_link_into_git_is_not_applied_and_what_does_it_is_named(
         text(refused)
     )
     assert not (place / "hooks").is_symlink()
+
+
+@once
+async def test_files_that_act_are_told_apart_and_want_a_word(client: Client, place: Path) -> None:
+    ran = await call(client, "run_subagent", agent_name="acting", prompt="go", workspace=str(place))
+    assert ran.structured_content is not None
+    run_id, runs = ran.structured_content["run_id"], "make and its like run what it says"
+    assert {file["path"]: file["acts"] for file in ran.structured_content["changed_files"]} == {
+        "Makefile": runs,
+        "fine": "",
+    }
+    assert f"Makefile ({runs}); show them to the person" in text(ran)
+    assert any(runs in warning for warning in ran.structured_content["warnings"])
+    looked = await call(client, "apply_changes", run_id=run_id, dry_run=True)
+    assert "with allow_acting true only if the person agrees." in text(looked)
+    refused = await call(client, "apply_changes", run_id=run_id)
+    assert refused.is_error
+    assert f"Makefile: {runs}" in text(refused)
+    assert not (place / "fine").exists()
+    applied = await call(client, "apply_changes", run_id=run_id, allow_acting=True)
+    assert not applied.is_error
+    assert (place / "Makefile").read_text() == "all:\n"
 
 
 @once

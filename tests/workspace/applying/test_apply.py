@@ -49,7 +49,9 @@ def everything(copy: Path) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return make(tmp_path / "project", FILES)
+    root = make(tmp_path / "project", FILES)
+    (root / "b.txt").chmod(0o600)
+    return root
 
 
 async def test_a_dry_run_says_what_would_be_done_and_touches_nothing(
@@ -65,10 +67,6 @@ async def test_a_dry_run_says_what_would_be_done_and_touches_nothing(
 
 def edit(root: Path) -> None:
     (root / "a.txt").write_text("the user's\n")
-
-
-def set_mode(root: Path) -> None:
-    (root / "b.txt").chmod(0o600)
 
 
 def edit_mode(path: Path) -> None:
@@ -120,7 +118,6 @@ def identities(root: Path) -> dict[str, tuple[int, ...]]:
     "meanwhile",
     [
         edit,
-        set_mode,
         remove,
         create,
         replace_by_link,

@@ -56,7 +56,7 @@ async def test_an_agent_that_may_write_writes_no_git_and_its_files_are_the_owner
             done = await container.run(Launch(argv=("sh", "-ec", script), cwd=WORKSPACE))
             assert done.code == 0, done.stderr
     assert {path.stat().st_uid for path in (root / "made").rglob("*")} == {OWNER}
-    assert new_git_dirs(root, before) == ("made/.git",)
+    assert new_git_dirs(before, git_places(root)) == ("made/.git",)
     assert git(root, "status", "--porcelain", "--", "a.txt") == ""
 
 
@@ -118,7 +118,7 @@ def test_a_git_that_was_replaced_is_told(tmp_path: Path) -> None:
     before = git_places(root)
     (root / "sub").rename(root / "aside")
     make(root, {"sub/.git/config": "evil"})
-    assert sorted(new_git_dirs(root, before)) == ["aside/.git", "sub/.git"]
+    assert sorted(new_git_dirs(before, git_places(root))) == ["aside/.git", "sub/.git"]
 
 
 def test_what_git_takes_for_a_repository_is_one_whatever_it_is_called(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_what_git_takes_for_a_repository_is_one_whatever_it_is_called(tmp_path: 
     before = git_places(root)
     assert [bind.target for bind in git_mounts(root, "rw")] == ["/workspace/bare"]
     make(root, {"half/head": "", "new/deep/HEAD": "", "new/deep/commondir": "../../half"})
-    assert sorted(new_git_dirs(root, before)) == ["half", "new/deep"]
+    assert sorted(new_git_dirs(before, git_places(root))) == ["half", "new/deep"]
     with pytest.raises(MountRefused, match="is itself what git keeps a repository in"):
         git_mounts(root / "bare", "rw")
     make(root, {"HEAD": "", "objects/": "", "refs/": ""})
-    assert "." in new_git_dirs(root, before)
+    assert "." in new_git_dirs(before, git_places(root))

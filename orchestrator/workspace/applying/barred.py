@@ -1,0 +1,136 @@
+"""What no agent may change by way of a copy: the orchestrator's own files, and what git's own
+configuration names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from orchestrator.workspace.changes.collected import Change, Changes
+from orchestrator.workspace.git.named import named_by_git
+from orchestrator.workspace.ours import (
+    AGENT_HEAD_BYTES,
+    AGENT_NAME,
+    SERVER_NAME,
+    SERVERS,
+    is_agent,
+    is_ours,
+)
+from orchestrator.workspace.paths import FILE, Root, parents, plain_parts
+from orchestrator.workspace.reading.pack import shown
+from orchestrator.workspace.survey import agent_above
+
+YOURSELF = "take what you want of it from `orchestrator show RUN --patch` yourself"
+
+
+def barred(
+    changes: Changes, tree: Root, own: Sequence[Path] = (), home: Path | None = None
+) -> list[str]:
+    """What may not be applied to this directory, and why; a sentence for each. Blocks."""
+    if (agent := agent_above(tree.path)) is not None:
+        return [f"{tree.path} is in the folder of an agent, {agent}, which no agent may write"]
+    found = dict(_of_git(changes, tree, home))
+    found |= dict(_ours(changes, tree))
+    found |= dict(_owned(changes, tree.path, own))
+    return [f"{shown(path)} {why}; {YOURSELF}" for path, why in found.items()]
+
+
+def _owned(changes: Changes, root: Path, own: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """Who could write these files could give himself anything."""
+    top = plain_parts(root)
+    places = [(place, plain_parts(place)) for place in own]
+    for change in changes.changes:
+        for place, parts in places:
+            if _overlap(top + plain_parts(change.path), parts):
+                yield (
+                    change.path,
+                    f"belongs to the orchestrator's own {place}, which no agent may write",
+                )
+
+
+def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether one of two paths is, or is in, the other."""
+    return all(a == b for a, b in zip(one, other, strict=False))
+
+
+def _ours(changes: Changes, tree: Root) -> Iterator[tuple[str, str]]:
+    """The same of any other project in the directory."""
+
+    @cache
+    def is_home(folder: str) -> bool:
+        names = plain_parts(folder)
+        if len(names) > 1 and names[-2] == SERVERS and _is_there(tree, f"{folder}/{SERVER_NAME}"):
+            return True
+        return _is_agent_here(tree, f"{folder}/{AGENT_NAME}" if folder else AGENT_NAME)
+
+    for change in changes.changes:
+        homes = [folder for folder in ("", *parents(change.path)) if is_home(folder)]
+        if is_ours(change.path, homes):
+            if (
+                not homes
+                and plain_parts(change.path)[-1] == AGENT_NAME
+                and not _agent(changes, change)
+            ):
+                continue  # a page of documentation that is called so
+            yield change.path, "is a file of an orchestrator's, which no agent may write"
+        elif change.new.kind == "symlink" and _is_among_agents(tree, change.path, is_home):
+            yield change.path, "is a link among agents, where no agent may add one"
+
+
+def _agent(changes: Changes, change: Change) -> bool:
+    if change.new.kind != "file":
+        return change.new.kind == "symlink"
+    return _begins_as_agent(lambda: os.open(changes.object_path(change.new.sha256), FILE))
+
+
+def _is_agent_here(tree: Root, path: str) -> bool:
+    return _begins_as_agent(lambda: tree.open_file(path))
+
+
+def _begins_as_agent(opener: Callable[[], int]) -> bool:
+    """Whether a file describes an agent; a link, or what cannot be read, counts as one."""
+    try:
+        with open(opener(), "rb") as file:
+            return is_agent(file.read(AGENT_HEAD_BYTES))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
+def _is_among_agents(tree: Root, path: str, is_home: Callable[[str], bool]) -> bool:
+    folder = path.rpartition("/")[0]
+    try:
+        with tree.parent(path) as (fd, _):
+            names = os.listdir(fd)
+    except OSError:
+        return False
+    return any(is_home(f"{folder}/{name}" if folder else name) for name in names)
+
+
+def _is_there(tree: Root, path: str) -> bool:
+    try:
+        with tree.parent(path) as (folder, name):
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def _of_git(changes: Changes, tree: Root, home: Path | None) -> Iterator[tuple[str, str]]:
+    root = tree.path
+    above = {folder for change in changes.changes for folder in parents(change.path)}
+    tops = [root / folder for folder in sorted(above) if os.path.lexists(root / folder / ".git")]
+    named = [
+        (plain_parts(each.path.relative_to(root)), each.setting)
+        for each in named_by_git(root, tops, home)
+    ]
+    for change in changes.changes if named else ():
+        parts = plain_parts(change.path)
+        for place, setting in named:
+            on_the_way = parts == place[: len(parts)] and change.new.kind != "dir"
+            if parts[: len(place)] == place or on_the_way:
+                yield change.path, f"is what git's {setting} names, and git would run or obey it"
