@@ -95,7 +95,8 @@ class Settings(Frozen):
     keep_days: Annotated[int, Field(ge=1, le=MOST)] = 90
     """ORCHESTRATOR_KEEP_DAYS: runs that ended longer ago are removed."""
     keep_mb: Annotated[int, Field(ge=1, le=MOST)] = 2048
-    """ORCHESTRATOR_KEEP_MB: what the record of runs may take, in MiB; the oldest go first."""
+    """ORCHESTRATOR_KEEP_MB: what the record of runs may take, in MiB; beyond it, the oldest
+    runs go of the agent whose runs take most."""
     window_seconds: Annotated[float, Field(gt=0, le=MOST)] | None = None
     """ORCHESTRATOR_WINDOW_SECONDS: how long one MCP call may last; None follows its client."""
     compatibility: bool = False

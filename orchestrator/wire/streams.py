@@ -26,6 +26,13 @@ RELAYS_PER_TURN = 2
 may be hundreds, and what each does in its turn takes up to a millisecond: a neighbour's wire would
 wait for all of them, turn after turn."""
 
+RELAY_SHARE = 0.25
+"""The part of the event loop's time that those of one container may take, if more of them want to
+go on than may in one turn."""
+
+RELAY_PAUSE_SECONDS = 0.05
+"""What they wait for each other at most: a turn may be long for another reason."""
+
 
 class Turnstile:
     """Lets the relayed connections of one wire go on, so many in each turn of the event loop."""
@@ -73,8 +80,18 @@ class Turnstile:
         while self._waiting and self._gone_on < RELAYS_PER_TURN:
             self._gone_on += 1
             self._waiting.popleft()()
-        if self._gone_on:
+        if self._waiting:
+            self._scheduled = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._pause, loop.time())
+        elif self._gone_on:
             self._schedule()
+
+    def _pause(self, began: float) -> None:
+        """After those that went on have had their turn: the others wait for their share."""
+        loop = asyncio.get_running_loop()
+        pause = (loop.time() - began) * (1 / RELAY_SHARE - 1)
+        loop.call_later(min(pause, RELAY_PAUSE_SECONDS), self._next)
 
 
 _passing: ContextVar[Turnstile | None] = ContextVar("passing", default=None)

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from orchestrator.containers.processor_time import processor_seconds
 from orchestrator.containers.runtime import Container
-from orchestrator.domain.container import MIB, PARENT_PORT, Launch
+from orchestrator.domain.container import MIB, MODEL_PORT, PARENT_PORT, Launch
 from orchestrator.domain.exchange import Question
 from orchestrator.domain.task import Task
 from orchestrator.engine import desk
@@ -20,9 +21,10 @@ from orchestrator.engine.sessions import sessions
 from orchestrator.engine.tasks.retention import Keep, Retention
 from orchestrator.redaction import Redactor
 from orchestrator.store.session_rows import SessionKey
+from orchestrator.wire.streams import Stream
 from tests.attacks.canary import Canary
 from tests.attacks.mark import attack
-from tests.attacks.rig import PATIENCE, staged
+from tests.attacks.rig import PATIENCE, staged, status
 from tests.attacks.test_processes import CLI
 from tests.engine.harness import Harness, Steps, bash
 
@@ -194,6 +196,70 @@ async def test_a_long_line_is_not_searched_as_a_whole(
     assert (result.status, result.result) == ("completed", "done"), result
     assert harness.kinds().count("tool_call") == 4
     assert searched < 500_000
+
+
+HEADS = f"""
+import threading
+head = "GET / HTTP/1.1\\r\\nhost: x\\r\\n" + "x-y: z\\r\\n" * 90 + "\\r\\n"
+def flood():
+    for _ in range(4):
+        with socket.create_connection(("127.0.0.1", {MODEL_PORT})) as s:
+            for _ in range(10):
+                s.sendall(head.encode())
+                s.recv(65536)
+threads = [threading.Thread(target=flood) for _ in range(200)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+say("done")
+"""
+
+
+@attack(
+    "gateway abuse",
+    "send 8,000 heads of 90 headers each on 200 connections at once",
+    "the connections of a container go on a few in each turn of the event loop; a neighbour's wire "
+    "waits for those, not for all",
+)
+async def test_many_connections_go_on_by_turns(
+    harness: Harness, canary: Canary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = in_turn = heads = 0
+    read = Stream.read
+
+    async def counted(self: Stream, max_bytes: int = 65536) -> bytes:
+        nonlocal in_turn, heads
+        data = await read(self, max_bytes)
+        relayed = self.number % 2 == 0
+        in_turn, heads = in_turn + relayed, heads + relayed
+        return data
+
+    async def watch_turns() -> None:
+        nonlocal most, in_turn
+        while True:
+            most, in_turn = max(most, in_turn), 0
+            await anyio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(Stream, "read", counted)
+    async with staged(harness, canary) as rig, anyio.create_task_group() as tasks:
+        tasks.start_soon(watch_turns)
+        assert await rig.python(HEADS) == "done"
+        assert await rig.answers()
+        tasks.cancel_scope.cancel()
+    assert heads > 1000
+    assert most <= 8
+
+
+@attack(
+    "gateway abuse",
+    "send the parent's service messages of hundreds of thousands of parts, to be read as JSON",
+    "400 before they are read: the reader of JSON would hold up all runs",
+)
+async def test_a_message_to_the_parent_has_few_parts(harness: Harness, canary: Canary) -> None:
+    body = b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "x": [' + b"[]," * 80_000 + b"[]]}"
+    head = b"POST /mcp HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    async with staged(harness, canary, ask="parent") as rig:
+        (answer,) = await rig.ask(head % len(body) + body, port=PARENT_PORT)
+        assert (status(answer), b"parts" in answer) == (400, True)
 
 
 KEY = SessionKey(agent="worker", caller="main")

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """One request's body: what the model API itself takes."""
 
-BODY_ROOM_BYTES = 96 * 1024 * 1024
+BODY_ROOM_BYTES = 64 * 1024 * 1024
 """All request bodies that are held at once by services that share a BodyRoom."""
 
 BODY_SECONDS = 120.0

@@ -34,6 +34,11 @@ PATHS = (MESSAGES, COUNT_TOKENS)
 LOOK_BYTES = 64 * 1024
 """A longer request is looked through in a thread: the event loop serves other runs meanwhile."""
 
+LOOKING_SECONDS = 0.005
+LOOKING_SHARE = 0.2
+"""Of all time, what the large requests of one container may take, if one takes longer than that: a
+thread that computes keeps the event loop waiting, too."""
+
 MAX_UNDER_WAY = 16
 """Requests of one container at once: the connections to the API are shared by all runs, and a CLI
 that has its subagents work side by side needs about ten."""
@@ -66,6 +71,7 @@ class ModelAccess:
         self._room = BodyRoom()
         self._looking = anyio.CapacityLimiter(1)
         """One container has one large request looked through at a time."""
+        self._look_again_at = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -191,7 +197,16 @@ class ModelAccess:
         if len(body) <= LOOK_BYTES:
             return look_through(body, self._server_tools)
         look = partial(look_through, body, self._server_tools)
-        return await anyio.to_thread.run_sync(look, limiter=self._looking)
+        async with self._looking:
+            await anyio.sleep_until(self._look_again_at)
+            began = anyio.current_time()
+            try:
+                return await anyio.to_thread.run_sync(look)
+            finally:
+                took = anyio.current_time() - began
+                if took > LOOKING_SECONDS:
+                    pause = took * (1 / LOOKING_SHARE - 1)
+                    self._look_again_at = anyio.current_time() + pause
 
 
 def look_through(body: bytes, server_tools: frozenset[str]) -> tuple[str, Asked]:
