@@ -6,9 +6,11 @@ is the user whom they belong to. So they are found, and something empty is mount
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -31,6 +33,10 @@ KINDS = {
     stat.S_IFCHR: "device",
     stat.S_IFBLK: "device",
 }
+
+
+AT_SYMLINK_NOFOLLOW, STATX_BTIME, STATX_BTIME_AT, STATX_BYTES = 0x100, 0x800, 0x50, 256
+"""Of statx(2), which alone tells when a file was made."""
 
 
 def covers(binds: Sequence[Bind]) -> tuple[Cover, ...]:
@@ -159,6 +165,21 @@ def _special_file(folder: int, name: str, path: str) -> Iterator[tuple[str, str,
     kind = KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is None or (stat.S_ISCHR(status.st_mode) and status.st_rdev == 0):
         return  # a plain file by now; or an overlay's whiteout, which nobody can open
-    # Inode numbers are used again. The time tells them apart, but a FIFO's is that of its last use.
-    made = 0 if stat.S_ISFIFO(status.st_mode) else status.st_ctime_ns
-    yield path, f"{status.st_dev}:{status.st_ino}:{made}", kind
+    # Inode numbers are used again at once: what was made anew is told apart by when it was made.
+    yield path, f"{status.st_dev}:{status.st_ino}:{_born(folder, name, status)}", kind
+
+
+def _born(folder: int, name: str, status: os.stat_result) -> str:
+    """When it was made. Where the system does not say: of a socket, when it last changed; nothing
+    of a FIFO, whose time is that of its last use.
+    """
+    told = ctypes.create_string_buffer(STATX_BYTES)
+    statx = getattr(ctypes.CDLL(None), "statx", None)  # Python has it from 3.15 on
+    if statx is not None and not statx(
+        folder, os.fsencode(name), AT_SYMLINK_NOFOLLOW, STATX_BTIME, told
+    ):
+        (mask,) = struct.unpack_from("=I", told)
+        if mask & STATX_BTIME:
+            seconds, nanoseconds = struct.unpack_from("=qI", told, STATX_BTIME_AT)
+            return f"{seconds}.{nanoseconds:09}"
+    return "" if stat.S_ISFIFO(status.st_mode) else str(status.st_ctime_ns)

@@ -109,12 +109,14 @@ async def test_a_socket_that_appears_later_is_told(harness: Harness) -> None:
 )
 async def test_a_session_does_not_keep_a_socket_in_reach(harness: Harness) -> None:
     project, host = make_project(harness._folder), Host()
-    script = talk("top.sock") + "; echo x >> ~/calls; cat ~/calls"
+    pipe = project / "in.fifo"
+    script = talk("top.sock", pipe.name) + "; echo x >> ~/calls; cat ~/calls"
     said = []
     async with harness.sessions:
         for _ in range(2):
-            with host.listening(project / "top.sock"):
+            with host.listening(project / "top.sock"), host.fifo(pipe):
                 spoils = await work(harness, script, project=project, workspace="ro", session=True)
+            pipe.unlink()
             assert spoils.result.status == "completed", spoils.result
             said.append(str(spoils.result.result))
         for row in await harness.sessions.list():

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -65,13 +66,17 @@ def test_what_is_mounted_over_itself_is_looked_through_once_and_what_is_outside_
     }
 
 
-def test_one_that_takes_the_place_of_another_is_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [listen, os.mkfifo])
+def test_one_that_takes_the_place_of_another_is_another(
+    tmp_path: Path, made: Callable[[Path], None]
+) -> None:
     root = make(tmp_path / "project", {})
-    listen(root / "sock")
+    made(root / "it")
     (before,) = covers([shown(root)])
+    os.utime(root / "it")  # as using a FIFO does
     assert covers([shown(root)]) == (before,)
-    (root / "sock").unlink()
-    listen(root / "sock")
+    (root / "it").unlink()
+    made(root / "it")
     (after,) = covers([shown(root)])
     assert (after.target, after.over != before.over) == (before.target, True)
 
