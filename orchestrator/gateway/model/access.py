@@ -19,6 +19,7 @@ from orchestrator.gateway.model import errors as model_errors
 from orchestrator.gateway.model.bill import ModelBill, OnRequest
 from orchestrator.gateway.model.credential import Credential
 from orchestrator.gateway.model.exchange import ModelExchange
+from orchestrator.gateway.model.given import may_use
 from orchestrator.gateway.model.remote_features import remote_features
 from orchestrator.gateway.model.request import Asked, Unreadable, asked_for, read_body
 from orchestrator.gateway.model.upstream import Upstream
@@ -59,6 +60,8 @@ class ModelAccess:
         """Its open connections are of requests that are looked at, wait for their budget or are
         under way."""
         self._waiting = False
+        self._model = ""
+        """What the run's agent was given; "" for any."""
         self._under_way: set[ModelExchange] = set()
         self._room = BodyRoom()
         self._looking = anyio.CapacityLimiter(1)
@@ -80,9 +83,15 @@ class ModelAccess:
         budget_usd: float | None,
         on_request: OnRequest | None,
         others_spent: Callable[[], bool] = lambda: False,
+        model: str = "",
+        most_requests: int | None = None,
     ) -> None:
-        """Let the token open things for a run, whose bill begins at nothing."""
-        self.bill = ModelBill(budget_usd, on_request, others_spent)
+        """Let the token open things for a run, whose bill begins at nothing.
+
+        `model` is the one that its agent was given; without it, any may be asked for.
+        """
+        self.bill = ModelBill(budget_usd, on_request, others_spent, most_requests)
+        self._model = model
         self._waiting = False
         self._doorway.reopen()
 
@@ -142,6 +151,11 @@ class ModelAccess:
             return model_errors.unknown_token()
         if remote:
             return model_errors.remote_feature(remote)
+        if self._model and not (asked.plain_model and may_use(self._model, asked.model)):
+            log.info("refused the model %r to a container", asked.model)
+            return model_errors.other_model(asked.model, self._model)
+        if not bill.takes_turn():
+            return model_errors.out_of_turns(bill.most_requests)
         if paid_from is not None and not await paid_from.admit(asked.ceiling_usd):
             bill.note_refusal()
             return model_errors.over_budget(bill.budget_usd)
