@@ -36,6 +36,7 @@ from orchestrator.gateway.egress.access import EgressAccess, EgressSeen
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.egress.rules import EgressRules
 from orchestrator.gateway.model.bill import ModelRequestSeen
+from orchestrator.gateway.model.given import most_requests
 from orchestrator.gateway.model.service import ModelService
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.reach import Reach
@@ -192,6 +193,8 @@ class Gateway:
             others_spent=lambda: live.budget_left is not None and live.budget_left <= 0,
             at_work=live.clock.at_work,
             decided=record.decided,
+            model=agent.model,
+            most_requests=most_requests(agent),
         )
         egress = routes = None
         if agent.network.mode != "none":
@@ -412,6 +415,8 @@ def _route_network(agent: AgentSpec) -> Network:
 def _note_request(record: Record, seen: ModelRequestSeen) -> None:
     tokens = f"{seen.input_tokens} tokens in, {seen.output_tokens} out"
     what = seen.error_type or tokens
+    if seen.left_out:
+        what += f", without {', '.join(seen.left_out)}"
     if seen.estimated_usd:
         what += f", estimated at ${seen.estimated_usd:.4f} besides ${seen.cost_usd:.4f}"
     record.note("model_request", f"{seen.status} {seen.model} {what}", **seen.model_dump())

@@ -95,6 +95,9 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
             f"the run has cost {_of_budget(live, access)}; raise max_budget_usd, or ask for less",
         )
         return True
+    if access.bill.out_of_turns and ended.reason != "ok":
+        live.fail("max_turns", _MESSAGES["max_turns"])
+        return True
     if ended.interrupted and not live.hurried:
         live.fail("cli_crashed", f"the CLI gave up in the middle of a turn: {ended.text}")
         return True

@@ -20,6 +20,7 @@ from orchestrator.gateway.model import errors as model_errors
 from orchestrator.gateway.model.bill import ModelBill, OnRequest
 from orchestrator.gateway.model.credential import Credential
 from orchestrator.gateway.model.exchange import ModelExchange
+from orchestrator.gateway.model.given import may_use
 from orchestrator.gateway.model.remote_features import remote_features
 from orchestrator.gateway.model.request import Asked, Unreadable, asked_for, read_body
 from orchestrator.gateway.model.upstream import Upstream
@@ -67,6 +68,8 @@ class ModelAccess:
         self._decided: Decided = undecided
         self._at_work: Callable[[], AbstractContextManager[None]] = nullcontext
         self._waiting = False
+        self._model = ""
+        """What the run's agent was given; "" for any."""
         self._under_way: set[ModelExchange] = set()
         self._room = BodyRoom()
         self._looking = anyio.CapacityLimiter(1)
@@ -91,15 +94,19 @@ class ModelAccess:
         others_spent: Callable[[], bool] = lambda: False,
         at_work: Callable[[], AbstractContextManager[None]] = nullcontext,
         decided: Decided = undecided,
+        model: str = "",
+        most_requests: int | None = None,
     ) -> None:
         """Let the token open things for a run, whose bill begins at nothing.
 
         Each request is under way in a block of `at_work`; `decided` is waited for before a request
-        is refused for want of money.
+        is refused for want of money. `model` is the one that the run's agent was given; without it,
+        any may be asked for.
         """
         self._decided = decided
-        self.bill = ModelBill(budget_usd, on_request, others_spent)
+        self.bill = ModelBill(budget_usd, on_request, others_spent, most_requests)
         self._at_work = at_work
+        self._model = model
         self._waiting = False
         self._doorway.reopen()
 
@@ -161,6 +168,11 @@ class ModelAccess:
             return model_errors.unknown_token()
         if remote:
             return model_errors.remote_feature(remote)
+        if self._model and not (asked.plain_model and may_use(self._model, asked.model)):
+            log.info("refused the model %r to a container", asked.model)
+            return model_errors.other_model(asked.model, self._model)
+        if not bill.takes_turn():
+            return model_errors.out_of_turns(bill.most_requests)
         if paid_from is not None and not await paid_from.admit(asked.ceiling_usd):
             bill.note_refusal()
             await self._decided("budget", f"${bill.budget_usd or 0:g}", allowed=False)

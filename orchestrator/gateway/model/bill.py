@@ -15,7 +15,7 @@ class ModelRequestSeen(Tally):
     """One request to the model that has ended, for the run's record.
 
     Its `error_type` is the API's word ("overloaded_error"), or ours: unreachable, redirected,
-    stream_cut, client_gone, run_ended, budget_exceeded.
+    stream_cut, client_gone, run_ended, budget_exceeded, too_many_requests.
     """
 
     status: int
@@ -23,6 +23,8 @@ class ModelRequestSeen(Tally):
     duration_ms: int = 0
     unanswered: bool = False
     """The API never answered: whether that has cost anything is not known."""
+    left_out: tuple[str, ...] = ()
+    """Parts of the request that were not sent on, as no agent is given them."""
 
 
 OnRequest = Callable[[ModelRequestSeen], None]
@@ -38,8 +40,11 @@ class ModelBill:
         budget_usd: float | None = None,
         on_request: OnRequest | None = None,
         others_spent: Callable[[], bool] = lambda: False,
+        most_requests: int | None = None,
     ) -> None:
         self.budget_usd = budget_usd
+        self.most_requests = most_requests
+        """That are admitted from one thing that the agent is told to the next."""
         self._others_spent = others_spent
         """Whether other runs that pay from the same budget have left nothing of it."""
         self.usage = Usage()
@@ -47,6 +52,9 @@ class ModelBill:
         """The CLI has made a request since it was last told something."""
         self.exhausted = False
         """A request was refused for want of budget."""
+        self.out_of_turns = False
+        """A request was refused because there were too many."""
+        self._admitted = 0
         self._observer = Observer(on_request, "a model request")
         self._reserved: list[float] = []
         """What each request under way can cost at most."""
@@ -56,6 +64,17 @@ class ModelBill:
     def told(self) -> None:
         """The CLI was told something new: until it asks the model again, it has begun nothing."""
         self.begun = False
+        self._admitted = 0
+
+    def takes_turn(self) -> bool:
+        """Count one more request; False if there were too many."""
+        self._admitted += 1
+        if self.most_requests is not None and self._admitted > self.most_requests:
+            if not self.out_of_turns:
+                self._observer.tell(ModelRequestSeen(status=400, error_type="too_many_requests"))
+            self.out_of_turns = True
+            return False
+        return True
 
     @property
     def is_spent(self) -> bool:

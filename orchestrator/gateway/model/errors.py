@@ -37,6 +37,22 @@ def remote_feature(name: str) -> HttpResponse:
     return _refusal("server_tool", 403, "permission_error", why)
 
 
+def other_model(asked: str, given: str) -> HttpResponse:
+    why = (
+        f"refused by the orchestrator: agent.md gives this agent the model {given!r}, and not "
+        f"{asked!r}; its author can name another one"
+    )
+    return _refusal("model", 400, "invalid_request_error", why)
+
+
+def out_of_turns(most: int | None) -> HttpResponse:
+    why = (
+        f"refused by the orchestrator: that were {most} requests, far more than max_turns needs; "
+        "the run has no turns left"
+    )
+    return _refusal("turns", 400, "invalid_request_error", why)
+
+
 def over_budget(budget_usd: float | None) -> HttpResponse:
     amount = "" if budget_usd is None else f" of ${budget_usd:g}"
     why = f"refused by the orchestrator: the run's budget{amount} is spent"

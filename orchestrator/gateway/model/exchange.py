@@ -71,7 +71,8 @@ class ModelExchange:
         headers = _sent_on(self._request.headers)
         if self._credential is not None:
             headers = self._credential.added_to(headers)
-        sent = UpstreamRequest("POST", self._request.target, headers, self._request.body)
+        body = self._request.body if self._asked.sent is None else self._asked.sent
+        sent = UpstreamRequest("POST", self._request.target, headers, body)
         self._delivery = sent.delivery
         try:
             answer = await self._held.enter_async_context(upstream.send(sent))
@@ -158,6 +159,7 @@ class ModelExchange:
             duration_ms=duration,
             error_type=error_type,
             unanswered=problem == "unreachable",
+            left_out=self._asked.left_out,
             **used,
         )
         self._bill.count(seen, self._asked.ceiling_usd)

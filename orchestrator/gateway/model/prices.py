@@ -93,9 +93,14 @@ FAMILIES = ("opus", "sonnet", "haiku", "fable", "mythos")
 _DECORATION = re.compile(r"(\[1m\]|-latest|[-@]\d{8}|-v\d+(:\d+)?)+$")
 
 
+def undecorated(model: str) -> str:
+    """A model's name without its date and the like, in lower case."""
+    return _DECORATION.sub("", model.lower())
+
+
 def price_of(model: str) -> Price:
     """The price of a model by whatever name: dated, with a vendor's prefix, unheard of."""
-    name = _DECORATION.sub("", model.lower())
+    name = undecorated(model)
     at = name.find("claude-")
     known = PRICES.get(name[at:]) if at >= 0 else None
     if known is not None:

@@ -10,7 +10,10 @@ import json
 from collections.abc import Iterator
 from typing import Literal
 
+from pydantic import Field
+
 from orchestrator.domain import Frozen
+from orchestrator.gateway.model.given import narrowed
 from orchestrator.gateway.model.prices import Used, cost_usd
 from orchestrator.gateway.model.remote_features import is_local_tool
 
@@ -37,6 +40,10 @@ NAME_CHARS = 100
 """Of a name that goes into an event."""
 
 
+MAX_LEFT_OUT = 10
+"""Names of what was left out of a request, in its event."""
+
+
 class Unreadable(ValueError):
     """A body that is not looked through; the text says what it is."""
 
@@ -57,6 +64,12 @@ class Asked(Frozen):
     """What is written to the API's cache costs more, the longer it is kept."""
     fast: bool = False
     us_only: bool = False
+    plain_model: bool = True
+    """`model` is the very name in the request."""
+    left_out: tuple[str, ...] = ()
+    """Parts of the request that do not pass."""
+    sent: bytes | None = Field(None, repr=False)
+    """The body without them; None where all of it passes."""
 
     @property
     def input_tokens(self) -> int:
@@ -118,8 +131,12 @@ def asked_for(body: dict[str, object], size: int) -> Asked:
     known = type(most) is int and 0 < most < MAX_OUTPUT_TOKENS
     tools = body.get("tools")
     objects = list(_objects(body))
+    kept, left_out = narrowed(body)
     return Asked(
         model=plain_name(body.get("model")),
+        plain_model=plain_name(body.get("model")) == body.get("model", ""),
+        left_out=tuple(plain_name(name) for name in left_out[:MAX_LEFT_OUT]),
+        sent=json.dumps(kept).encode() if left_out else None,
         body_bytes=size,
         max_tokens=most if known else MAX_OUTPUT_TOKENS,
         stream=body.get("stream") is True,

@@ -59,7 +59,7 @@ def test_a_full_context_of_tables_and_code_is_read() -> None:
             {"model": "claude-haiku-4-5", "max_tokens": 32000, "speed": "fast"},
             Asked(model="claude-haiku-4-5", body_bytes=9, max_tokens=32000, fast=True),
         ),
-        ({"model": 7, "max_tokens": "1"}, Asked(body_bytes=9, max_tokens=MAX_OUTPUT_TOKENS)),
+        ({"model": 7, "max_tokens": "1"}, Asked(body_bytes=9, plain_model=False)),
         ({"max_tokens": 10**90}, Asked(body_bytes=9, max_tokens=MAX_OUTPUT_TOKENS)),
         ({"max_tokens": -1}, Asked(body_bytes=9, max_tokens=MAX_OUTPUT_TOKENS)),
         ({"max_tokens": True}, Asked(body_bytes=9, max_tokens=MAX_OUTPUT_TOKENS)),
