@@ -54,5 +54,6 @@ class Order(Frozen):
 
     order_id: int
     run_id: str
-    kind: Literal["cancel", "say"]
+    kind: Literal["cancel", "say", "say_now"]
+    """To say something now is to stop what the agent is doing."""
     text: str = ""

@@ -13,7 +13,7 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from orchestrator.access import Wish, check_caller, narrowed
+from orchestrator.access import check_caller, narrowed
 from orchestrator.catalog import AgentsDir
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.events import Event
@@ -111,18 +111,16 @@ class Service:
         self,
         task: Task,
         *listeners: Listener,
-        wish: Wish | None = None,
         run_child: RunChild | None = None,
     ) -> LiveRun:
         """Accept a task: from now on it is in the store, and has to be finished or given up.
 
-        With a wish, the agent is the task's, made as small as the wish says. `run_child` runs what
-        the agent hands to others; as a rule that is `run`.
+        `run_child` runs what the agent hands to others; as a rule that is `run`.
         """
         agent = self._agent(task)
         check_caller(agent, task.caller)
-        if wish is not None:
-            agent = narrowed(agent, wish)
+        if task.wish is not None:
+            agent = narrowed(agent, task.wish)
         task = _in_session(agent, task)
         fastest = agent.resources.events_per_second
         record = Record(task.run_id, self.store, listeners, self._secrets, fastest)
@@ -271,4 +269,6 @@ def _in_session(agent: AgentSpec, task: Task) -> Task:
     name = f"s{random.token_hex(4)}" if task.session == NEW_SESSION else task.session
     # What one run hands to an agent is one session, which is removed with that run.
     usual = task.parent_run_id if task.depth else DEFAULT_SESSION
+    if task.wish is not None:  # an agent of its own, and a conversation of its own
+        usual = task.run_id
     return task.model_copy(update={"session": name or usual})

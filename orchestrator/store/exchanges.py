@@ -197,7 +197,7 @@ class Exchanges:
     async def unheard(self, run_id: str) -> tuple[str, ...]:
         """What callers said and the agent has not heard; final when its run has ended."""
         rows = await self._database.select(
-            "SELECT text FROM orders WHERE run_id = ? AND kind = 'say' AND taken IS NULL "
+            "SELECT text FROM orders WHERE run_id = ? AND kind != 'cancel' AND taken IS NULL "
             "ORDER BY order_id",
             run_id,
         )

@@ -12,7 +12,7 @@ from typing import get_args
 from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import FINAL, TRANSITIONS, Reason, RunResult, RunStatus
-from orchestrator.domain.task import Task
+from orchestrator.domain.task import Task, Wish
 from orchestrator.store.database import Database
 from orchestrator.store.schema import RUN_TABLES
 
@@ -31,6 +31,9 @@ class RunRecord(Frozen):
     owner: str = ""
     """The orchestrator process that has it, or had it."""
     prompt: str
+    context: str = ""
+    wish: Wish | None = None
+    """What the caller had made of the agent, if it had."""
     parent_run_id: str = ""
     workspace: Path | None = None
     session: str = ""
@@ -160,6 +163,21 @@ class Store:
         )
         return tuple(row["run_id"] for row in rows)
 
+    async def last_follow_up(self, run_id: str) -> str:
+        """The newest run that goes on where this one stopped, of an agent made at call time, or it
+        itself; "" if it is of no such agent.
+        """
+        rows = await self.database.select(
+            "WITH RECURSIVE rounds (run_id, created) AS (SELECT run_id, created FROM runs "
+            "WHERE run_id = ? AND json_extract(task, '$.wish') IS NOT NULL "
+            "UNION SELECT runs.run_id, runs.created FROM runs JOIN rounds "
+            "ON json_extract(runs.task, '$.parent_run_id') = rounds.run_id "
+            "WHERE json_extract(runs.task, '$.wish') IS NOT NULL) "
+            "SELECT run_id FROM rounds ORDER BY created DESC LIMIT 1",
+            run_id,
+        )
+        return rows[0]["run_id"] if rows else ""
+
     async def removable(self) -> tuple[EndedRun, ...]:
         """Runs that have ended, in that order, but for those that a waiting run is to follow."""
         return tuple(EndedRun(**row) for row in await self.database.select(_REMOVABLE))
@@ -217,6 +235,8 @@ def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
 _RUN_COLUMNS = (
     "run_id, agent, caller, status, reason, owner, created, ended, "
     "json_extract(task, '$.prompt') AS prompt, "
+    "coalesce(json_extract(task, '$.context'), '') AS context, "
+    "json_extract(task, '$.wish') AS wish, "
     "coalesce(json_extract(task, '$.parent_run_id'), '') AS parent_run_id, "
     "coalesce(json_extract(task, '$.session'), '') AS session, "
     "json_extract(task, '$.workspace') AS workspace"
@@ -227,7 +247,8 @@ _RUNS_WITHOUT_RESULTS = f"SELECT {_RUN_COLUMNS}, NULL AS result FROM runs"  # no
 
 def _record(row: sqlite3.Row) -> RunRecord:
     result = _result(row["result"]) if row["result"] else None
-    return RunRecord.model_validate({**row, "result": result})
+    wish = json.loads(row["wish"]) if row["wish"] else None
+    return RunRecord.model_validate({**row, "wish": wish, "result": result})
 
 
 def _result(text: str) -> RunResult:

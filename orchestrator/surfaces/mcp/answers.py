@@ -152,9 +152,25 @@ def details(view: TaskView) -> dict[str, object]:
     return {
         **document(view, whole=True),
         "prompt": view.prompt,
+        **_made(view),
         "created": view.created,
         "ended": view.ended,
         "parent_run_id": view.parent_run_id,
+    }
+
+
+def _made(view: TaskView) -> dict[str, object]:
+    """What an agent that was made at call time was told, and may use."""
+    wish = view.wish
+    if wish is None:
+        return {}
+    return {
+        "context": view.context,
+        "description": wish.description,
+        "instructions": view.prompt,
+        "tools": list(wish.tools),
+        "max_steps": wish.max_steps,
+        "enable_sandbox": wish.sandboxed,
     }
 
 
@@ -299,7 +315,8 @@ def _in_short(view: TaskView) -> Iterator[str]:
 def _row(view: TaskView) -> tuple[str, ...]:
     started = datetime.fromtimestamp(view.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
     seconds = (view.ended or time.time()) - view.created
-    prompt = one_line(view.prompt).replace("|", "\\|")
+    wished = "" if view.wish is None else view.wish.description
+    prompt = one_line(wished or view.prompt).replace("|", "\\|")
     cells = (view.run_id, view.status, view.agent, started, f"{seconds:.0f}")
     return (*cells, shortened(prompt, PROMPT_CHARS))
 
