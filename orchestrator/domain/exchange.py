@@ -6,7 +6,12 @@ from typing import Literal
 
 from orchestrator.domain import Frozen
 
-MessageStatus = Literal["pending_parent_reply", "parent_replied", "acknowledged_by_subagent"]
+MessageStatus = Literal[
+    "pending_parent_reply",
+    "parent_replied",
+    "acknowledged_by_subagent",
+    "unanswered",  # the agent went on, or ended, without an answer
+]
 
 Decision = Literal["pending", "approved", "rejected", "timed_out"]
 
@@ -20,9 +25,9 @@ class Question(Frozen):
     status: MessageStatus = "pending_parent_reply"
     asked: float = 0.0
     deadline: float = 0.0
-    """When it is answered by itself."""
+    """When the agent goes on without an answer."""
     default_answer: str = ""
-    """What the answer is then."""
+    """What it goes by then."""
     answer: str | None = None
     answered: float | None = None
 

@@ -28,8 +28,6 @@ MAX_QUESTION = 20_000
 NO_ANSWER = "No answer came in time. Go on with your best judgement, and say so in your answer."
 NOT_APPROVED = "No approval came in time; do without it."
 ASKED_TWICE = "A call of this id has been asked about before; make a new call."
-WITHDRAWN = "(the agent does not wait for an answer any more)"
-"""The answer to a question whose run went on, or ended, without one."""
 
 
 class Desk:
@@ -78,7 +76,7 @@ class Desk:
             await self._exchanges.acknowledge(self._run_id, asked.message_id)
         except BaseException:  # the agent waits no more: an answer from now on would be lost
             with anyio.CancelScope(shield=True):
-                await self._exchanges.answer(self._run_id, asked.message_id, WITHDRAWN)
+                await self._exchanges.expire(self._run_id, asked.message_id)
             raise
         finally:
             self._replied.discard(asked.message_id)
@@ -126,7 +124,7 @@ class Desk:
             if time.time() >= asked.deadline:
                 # Unless an answer comes at this very moment: then that one counts.
                 default = asked.default_answer
-                if await self._exchanges.answer(self._run_id, asked.message_id, default):
+                if await self._exchanges.expire(self._run_id, asked.message_id):
                     return default
                 now = await self._exchanges.question(self._run_id, asked.message_id)
                 return default if now is None or now.answer is None else now.answer

@@ -66,6 +66,15 @@ class Exchanges:
             message_id,
         )
 
+    async def expire(self, run_id: str, message_id: str) -> bool:
+        """Close a question that nobody has answered; False if it is not open any more."""
+        return await self._changed(
+            "UPDATE questions SET status = 'unanswered' "  # noqa: S608 our own text
+            f"WHERE run_id = ? AND message_id = ? AND {_OPEN_QUESTION}",
+            run_id,
+            message_id,
+        )
+
     async def acknowledge(self, run_id: str, message_id: str) -> bool:
         """Note that the agent has the answer; False if it had it already, or there is none."""
         return await self._changed(

@@ -225,6 +225,16 @@ class Store:
         )
         return tuple(map(_event, rows))
 
+    async def last_event(self, run_id: str, kind: EventKind) -> Event | None:
+        """The newest of a kind."""
+        rows = await self.database.select(
+            f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND kind = ? "  # noqa: S608 our own text
+            "ORDER BY seq DESC LIMIT 1",
+            run_id,
+            kind,
+        )
+        return _event(rows[0]) if rows else None
+
 
 def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
     """A condition, and its values: what the run is may be followed by this."""

@@ -236,6 +236,8 @@ class TaskBook:
             raise RunRefused(f"run {run_id} has asked no question {message_id!r}")
         if (await self._record(run_id, caller)).status in FINAL:
             raise RunRefused(f"run {run_id} has ended, so no agent is there to hear the answer")
+        if known.status == "unanswered":
+            raise RunRefused(f"question {message_id} waits no more: its agent went on without you")
         raise RunRefused(f"question {message_id} has been answered already: {known.answer!r}")
 
     async def decide(

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import mcp.types as t
 from pydantic import BaseModel, ConfigDict
 
-from orchestrator.domain.exchange import Approval
+from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.errors import OrchestratorError
@@ -147,9 +147,13 @@ def _envelope(
     return {**envelope, "unheard": list(unheard)} if unheard else envelope
 
 
-def details(view: TaskView) -> dict[str, object]:
-    """All that is known of a run."""
+def details(view: TaskView, asked: Sequence[Question] = ()) -> dict[str, object]:
+    """All that is known of a run, with all that it has asked, and what it was told."""
+    answered = [each for each in asked if each.status != "pending_parent_reply"]
+    fields = {"message_id", "question", "asked", "status", "answer", "answered"}
+    said = [each.model_dump(include=fields) for each in answered]
     return {
+        **({"asked_before": said} if said else {}),
         **document(view, whole=True),
         "prompt": view.prompt,
         **_made(view),

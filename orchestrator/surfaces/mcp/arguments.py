@@ -7,6 +7,7 @@ from pathlib import Path
 from types import new_class
 from typing import Annotated, Any
 
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.mcpserver.tools import Tool
 from pydantic import BeforeValidator, ValidationError
 
@@ -14,6 +15,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
 from orchestrator.errors import CallInvalid, MountRefused
+from orchestrator.surfaces.mcp.answers import refusal
 
 OptionalText = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
 """Many a model writes null for what it leaves out."""
@@ -28,11 +30,41 @@ WhoCalls = Callable[[], str]
 """Who is calling: known from the server's entry or the token, never from an argument."""
 
 
-def strict(tool: Tool) -> Tool:
+class StrictTool(Tool):
+    """Answers wrong arguments with a sentence that says what to write instead."""
+
+    async def run(
+        self, arguments: dict[str, Any], context: Any, convert_result: bool = False
+    ) -> Any:
+        try:
+            return await super().run(arguments, context, convert_result)
+        except UnexpectedToolError:
+            raise
+        except ToolError as exc:
+            if not isinstance(exc.__cause__, ValidationError):
+                raise
+            return refusal(CallInvalid(self._wrong(exc.__cause__)))
+
+    def _wrong(self, exc: ValidationError) -> str:
+        wrong: dict[str, None] = {}
+        for error in exc.errors(include_url=False):
+            where = [str(part) for part in error["loc"]]
+            if error["type"] == "extra_forbidden":
+                wrong[f"there is no argument {where[-1]!r}"] = None
+            elif error["type"] == "missing":
+                wrong[f"{'.'.join(where)} is missing"] = None
+            else:
+                wrong[f"{where[0]}: {error['msg'].removeprefix('Value error, ')}"] = None
+        takes = ", ".join(self.parameters.get("properties", {})) or "no arguments"
+        return f"{self.name}: {'; '.join(wrong)}. It takes {takes}"
+
+
+def strict(loose_tool: Tool) -> Tool:
     """Refuse arguments that the tool does not have, which the SDK would drop without a word.
 
     What models read of every tool in every conversation is made short, too.
     """
+    tool = StrictTool(**{name: getattr(loose_tool, name) for name in Tool.model_fields})
     loose = tool.fn_metadata.arg_model
     tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
     tool.parameters = {**_terse(tool.parameters, {"title"}), "additionalProperties": False}

@@ -169,7 +169,8 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         """Tell all that is known of a task: its result, what it waits for, what it was asked."""
         view = await tasks.book.view(await tasks.book.newest(task_id), who_calls())
         answer = run_answer(view)
-        return t.CallToolResult(content=answer.content, structured_content=details(view))
+        asked = await service.exchanges.questions(view.run_id)
+        return t.CallToolResult(content=answer.content, structured_content=details(view, asked))
 
     @errors_as_answers
     async def get_logs(
