@@ -164,19 +164,21 @@ class Store:
         return tuple(row["run_id"] for row in rows)
 
     async def last_follow_up(self, run_id: str) -> str:
-        """The newest run that goes on where this one stopped, of an agent made at call time, or it
-        itself; "" if it is of no such agent.
+        """The newest run that goes on where this one stopped; itself, if there is none.
+
+        Only an agent made at call time goes on in runs that have a wish as well: what an agent
+        hands to others has none.
         """
         rows = await self.database.select(
             "WITH RECURSIVE rounds (run_id, created) AS (SELECT run_id, created FROM runs "
-            "WHERE run_id = ? AND json_extract(task, '$.wish') IS NOT NULL "
+            "WHERE run_id = ? "
             "UNION SELECT runs.run_id, runs.created FROM runs JOIN rounds "
             "ON json_extract(runs.task, '$.parent_run_id') = rounds.run_id "
             "WHERE json_extract(runs.task, '$.wish') IS NOT NULL) "
             "SELECT run_id FROM rounds ORDER BY created DESC LIMIT 1",
             run_id,
         )
-        return rows[0]["run_id"] if rows else ""
+        return rows[0]["run_id"] if rows else run_id
 
     async def removable(self) -> tuple[EndedRun, ...]:
         """Runs that have ended, in that order, but for those that a waiting run is to follow."""

@@ -313,11 +313,12 @@ class TaskBook:
             parent_run_id=run_id,
         )
 
-    async def newest(self, run_id: str) -> str:
+    async def newest(self, run_id: str, caller: str | None) -> str:
         """The run that an id stands for: of an agent made at call time, the last that went on from
         it, since such a task keeps its id.
         """
-        return await self.store.last_follow_up(run_id) or run_id
+        record = await self._record(run_id, caller)
+        return run_id if record.wish is None else await self.store.last_follow_up(run_id)
 
     async def cancel(
         self, run_id: str, caller: str | None, *, seconds: float = CANCEL_SECONDS

@@ -134,7 +134,8 @@ def _several(
         wait = await waiting.begin(ctx, who_calls())
         if timeout is not None:
             wait.at_most(timeout)
-        runs = [await engine.book.newest(task_id) for task_id in named_tasks(task_ids)]
+        named = named_tasks(task_ids)
+        runs = [await engine.book.newest(task_id, wait.caller) for task_id in named]
         found = await waiting.follow(wait, runs, until=until or "all")
         return found if isinstance(found, t.InputRequiredResult) else tasks_answer(found)
 
@@ -167,7 +168,8 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
     @errors_as_answers
     async def get_task_details(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """Tell all that is known of a task: its result, what it waits for, what it was asked."""
-        view = await tasks.book.view(await tasks.book.newest(task_id), who_calls())
+        caller = who_calls()
+        view = await tasks.book.view(await tasks.book.newest(task_id, caller), caller)
         answer = run_answer(view)
         asked = await service.exchanges.questions(view.run_id)
         return t.CallToolResult(content=answer.content, structured_content=details(view, asked))
@@ -205,7 +207,8 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
     @errors_as_answers
     async def cancel_task(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """End a task; what it had done is kept."""
-        view = await tasks.cancel(await tasks.book.newest(task_id), who_calls())
+        caller = who_calls()
+        view = await tasks.cancel(await tasks.book.newest(task_id, caller), caller)
         said = f"{view.agent} {view.run_id}: {view.status}"
         if view.status not in FINAL:
             said += "; it is about to end, and wait_for_tasks tells when it has"
@@ -260,7 +263,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
         ] = False,
     ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
         """Decide tool calls that wait; or tell an agent something, at its work or after it."""
-        task_id = await tasks.book.newest(task_id)
+        task_id = await tasks.book.newest(task_id, who_calls())
         if ctx.request_state is not None:
             return await go_on(ctx, task_id, wait)
         approved = [*(approve or ()), *(edited_input or ())]
