@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Annotated
+import re
+from collections.abc import Iterable, Sequence
 
-from pydantic import Field
-
-from orchestrator.domain import Frozen
-from orchestrator.domain.agent import AgentSpec, Permissions, Rule, Session, Verdict
+from orchestrator.domain.agent import AgentSpec, Permissions, Verdict
+from orchestrator.domain.task import Wish
 from orchestrator.errors import CallerMissing, CallerRefused, RunRefused
 
 DEFAULT_CALLER = "default"
@@ -20,6 +18,9 @@ NEAR = 0.6
 
 CHEAP_MODEL = "haiku"
 """For agents made at call time, unless their template says otherwise."""
+
+READING_TOOLS = frozenset(("Read", "Grep", "Glob", "LS", "NotebookRead", "WebSearch", "TodoWrite"))
+"""Tools that change nothing, but for the agent's own list of what to do."""
 
 
 def check_caller(agent: AgentSpec, caller: str) -> None:
@@ -67,22 +68,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-class Wish(Frozen):
-    """An agent that a caller describes at call time."""
-
-    description: str
-    instructions: str
-    tools: tuple[Rule, ...]
-    max_steps: Annotated[int, Field(ge=1, le=1000)] = 30
-    sandboxed: bool = True
-    """False: nothing that the agent does goes without the caller's word."""
-
-
 def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
     """The template, made smaller: fewer tools, fewer steps, never more. RunRefused otherwise."""
     if not wish.tools:
         raise RunRefused("tools is empty: name the tools that the agent needs")
-    allowed = template.permissions.allow
+    allowed = (*template.permissions.allow, *_whole_servers(template))
     refused = [tool for tool in wish.tools if not any(_covers(rule, tool) for rule in allowed)]
     if refused:
         raise RunRefused(
@@ -90,16 +80,17 @@ def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
             f"as the agent {template.name!r} has them"
         )
     model = template.model if "model" in template.model_fields_set else CHEAP_MODEL
-    prompt = "\n\n".join(filter(None, (template.prompt, wish.instructions)))
+    # A server of which no tool is named would be allowed as a whole.
+    servers = [s for s in template.mcp_servers if _names_server(wish.tools, _server_rule(s.name))]
     return template.model_copy(
         update={
             "description": wish.description or template.description,
-            "prompt": prompt,
             "permissions": Permissions(allow=wish.tools, deny=template.permissions.deny),
+            "mcp_servers": tuple(servers),
             "max_turns": min(wish.max_steps, template.max_turns),
             "model": model,
-            "approval": template.approval if wish.sandboxed else _asking(template),
-            "session": Session(),
+            "approval": _approval(template, wish),
+            "memory": "none",
             "warm": 0,
             "output_schema": None,
             "output_format": "text",
@@ -107,12 +98,51 @@ def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
     )
 
 
-def _asking(template: AgentSpec) -> dict[str, Verdict]:
-    """The caller decides about every call; what was denied stays so."""
-    denied = {rule: verdict for rule, verdict in template.approval.items() if verdict == "deny"}
-    return {"*": "ask", **denied}
+def _approval(template: AgentSpec, wish: Wish) -> dict[str, Verdict]:
+    """What the template says of the tools that are left. Without the sandbox, what changes
+    something has to be asked about too, unless the template says that it has not.
+    """
+    said = template.approval
+    tools = {_tool(rule) for rule in wish.tools}
+    kept = {
+        rule: verdict
+        for rule, verdict in said.items()
+        if verdict == "deny" or rule == "*" or _tool(rule) in tools
+    }
+    if wish.sandboxed:
+        return kept
+    asked = [
+        rule
+        for rule in wish.tools
+        if _tool(rule) not in READING_TOOLS
+        and "auto" not in (said.get(rule), said.get(_tool(rule)))
+    ]
+    return {**dict.fromkeys(asked, "ask"), **kept}
+
+
+def _whole_servers(template: AgentSpec) -> list[str]:
+    """Rules for the MCP servers of which the template names no tool: all of theirs are allowed."""
+    rules = [_server_rule(server.name) for server in template.mcp_servers]
+    denied = template.permissions.deny
+    named = template.permissions.allow
+    return [rule for rule in rules if rule not in denied and not _names_server(named, rule)]
+
+
+def _names_server(rules: Sequence[str], server: str) -> bool:
+    return any(rule == server or _tool(rule).startswith(f"{server}__") for rule in rules)
+
+
+def _server_rule(name: str) -> str:
+    return "mcp__" + re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 def _covers(rule: str, tool: str) -> bool:
     """Whether a rule of the template's holds all that another one would."""
-    return rule == tool or ("(" not in rule and rule == tool.partition("(")[0])
+    if rule == tool:
+        return True
+    of_server = rule.startswith("mcp__") and tool.startswith(f"{rule}__")
+    return "(" not in rule and (of_server or rule == _tool(tool))
+
+
+def _tool(rule: str) -> str:
+    return rule.partition("(")[0]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.access import Wish, check_caller, narrowed
-from orchestrator.domain.agent import AgentSpec, Network, Permissions, Session
+from orchestrator.access import check_caller, narrowed
+from orchestrator.domain.agent import AgentSpec, McpServer, Network, Permissions, Session, Verdict
+from orchestrator.domain.task import Wish
 from orchestrator.errors import CallerRefused, RunRefused
 
 TEMPLATE = AgentSpec(
@@ -20,7 +21,7 @@ TEMPLATE = AgentSpec(
 
 
 def wish(*tools: str, **fields: object) -> Wish:
-    told = {"description": "d", "instructions": "Do it well.", "tools": tools, **fields}
+    told = {"description": "d", "tools": tools, **fields}
     return Wish.model_validate(told)
 
 
@@ -33,9 +34,9 @@ def test_a_caller_that_is_not_listed_is_refused() -> None:
 def test_a_template_can_be_made_smaller() -> None:
     made = narrowed(TEMPLATE, wish("Read", "Grep(todo)", max_steps=5))
     assert made.permissions == Permissions(allow=("Read", "Grep(todo)"), deny=("Bash(rm:*)",))
-    assert (made.max_turns, made.model, made.prompt) == (5, "haiku", "You help.\n\nDo it well.")
+    assert (made.max_turns, made.model, made.prompt) == (5, "haiku", "You help.")
     assert (made.network, made.resources) == (TEMPLATE.network, TEMPLATE.resources)
-    assert not made.session.keep
+    assert (made.session, made.memory) == (TEMPLATE.session, "none")
 
 
 def test_what_is_made_of_a_template_has_no_spares() -> None:
@@ -55,5 +56,48 @@ def test_the_template_chooses_the_model_and_a_cheap_one_is_the_default() -> None
     assert narrowed(chosen, wish("Read")).model == "opus"
 
 
-def test_without_the_sandbox_nothing_goes_without_the_callers_word() -> None:
-    assert narrowed(TEMPLATE, wish("Read", sandboxed=False)).approval == {"*": "ask"}
+GIT_LOG = "Bash(git log:*)"
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ({}, (GIT_LOG,)),
+        ({"Bash": "auto"}, ()),
+        ({GIT_LOG: "auto"}, ()),
+        ({"Read": "ask"}, (GIT_LOG, "Read")),
+        ({"*": "ask"}, (GIT_LOG, "Read", "Grep")),
+        ({"*": "auto"}, (GIT_LOG,)),
+        ({"Write": "ask"}, (GIT_LOG,)),
+    ],
+)
+def test_without_the_sandbox_what_changes_something_waits_unless_the_template_says_otherwise(
+    said: dict[str, Verdict], asked: tuple[str, ...]
+) -> None:
+    template = TEMPLATE.model_copy(update={"approval": said})
+    made = narrowed(template, wish("Read", GIT_LOG, "Grep", sandboxed=False))
+    assert set(made.ask_rules) == set(asked)
+    boxed = narrowed(template, wish("Read", GIT_LOG, "Grep"))
+    assert set(boxed.ask_rules) <= set(asked)
+
+
+def test_what_the_template_denies_stays_denied() -> None:
+    template = TEMPLATE.model_copy(update={"approval": {"Bash(git log -p:*)": "deny"}})
+    for sandboxed in (True, False):
+        made = narrowed(template, wish("Read", sandboxed=sandboxed))
+        assert made.deny_rules == ("Bash(rm:*)", "Bash(git log -p:*)")
+
+
+def test_of_the_templates_mcp_servers_there_are_only_those_that_were_asked_for() -> None:
+    # A server of which no tool is named is allowed as a whole: more than the template may do.
+    servers = tuple(McpServer(name=name, command="serve") for name in ("issues", "wiki"))
+    allow = ("Read", "mcp__issues__list")
+    template = TEMPLATE.model_copy(
+        update={"mcp_servers": servers, "permissions": Permissions(allow=allow)}
+    )
+    assert narrowed(template, wish("Read")).mcp_servers == ()
+    made = narrowed(template, wish("mcp__issues__list", "mcp__wiki__read"))
+    assert made.mcp_servers == servers
+    for tool in ("mcp__issues", "mcp__issues__delete", "mcp__other"):
+        with pytest.raises(RunRefused, match=f"{tool}: not among the tools"):
+            narrowed(template, wish(tool))

@@ -6,7 +6,12 @@ from typing import Literal
 
 from orchestrator.domain import Frozen
 
-MessageStatus = Literal["pending_parent_reply", "parent_replied", "acknowledged_by_subagent"]
+MessageStatus = Literal[
+    "pending_parent_reply",
+    "parent_replied",
+    "acknowledged_by_subagent",
+    "unanswered",  # the agent went on, or ended, without an answer
+]
 
 AnsweredBy = Literal["", "caller", "default", "withdrawn"]
 """Who spoke: the caller; nobody in time, so the default counted; nobody, as the agent gave up."""
@@ -23,9 +28,9 @@ class Question(Frozen):
     status: MessageStatus = "pending_parent_reply"
     asked: float = 0.0
     deadline: float = 0.0
-    """When it is answered by itself."""
+    """When the agent goes on without an answer."""
     default_answer: str = ""
-    """What the answer is then; the agent's own words, unless it gave none."""
+    """What it goes by then: the agent's own words, unless it gave none."""
     answer: str | None = None
     answered: float | None = None
     answered_by: AnsweredBy = ""
@@ -62,7 +67,8 @@ class Order(Frozen):
 
     order_id: int
     run_id: str
-    kind: Literal["cancel", "say"]
+    kind: Literal["cancel", "say", "say_now"]
+    """To say something now is to stop what the agent is doing."""
     text: str = ""
     whom: str = ""
     """Who gave it, and from which window, for people."""

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StringConstraints
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.agent import Rule
 from orchestrator.domain.names import check_name
 
 
@@ -19,6 +20,18 @@ def new_run_id() -> str:
 
 def _check_session(text: str) -> str:
     return check_name(text) if text else text
+
+
+class Wish(Frozen):
+    """An agent that a caller makes at call time, out of the one that the task names."""
+
+    description: str = ""
+    """The task in a few words, for lists."""
+    tools: tuple[Rule, ...]
+    """What it may use of what the agent may."""
+    max_steps: Annotated[int, Field(ge=1, le=1000)] = 30
+    sandboxed: bool = True
+    """False: what changes something waits for the caller's word."""
 
 
 class Task(Frozen):
@@ -47,6 +60,8 @@ class Task(Frozen):
     """Less than the agent's own budget, if the run that asks has less left."""
     depth: Annotated[int, Field(ge=0)] = 0
     """How many agents stand between this task and the caller from outside."""
+    wish: Wish | None = None
+    """The agent is the one that is named, made as small as this says."""
     run_id: str = Field(default_factory=new_run_id)
 
     @property

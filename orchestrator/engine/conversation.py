@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Protocol
@@ -30,6 +31,7 @@ from orchestrator.runners.signs import (
     Retrying,
     Said,
     Sign,
+    TakenUp,
     ToolCalled,
     ToolReturned,
     TurnEnded,
@@ -165,6 +167,12 @@ class Conversation:
         self._parser = Parser()
         self._turns: asyncio.Queue[TurnEnded | None] = asyncio.Queue()
         self._open_turns = 0
+        self._unread: set[str] = set()
+        """Messages that the CLI has not taken up."""
+        self._taken = 0
+        """Those that it has, in this turn."""
+        self.announces = False
+        """The CLI tells when it takes up a message, so that one can be said in a turn, too."""
         self._exited = False
         """The process has ended. The rest of its output may still arrive; it reads no more."""
         self._ended = False
@@ -193,6 +201,7 @@ class Conversation:
         self._record = record
         self._output_left = output_bytes
         self._noise = 0
+        self._unread.clear()
         self.last_text = ""
         self.at_work = asyncio.Event()
         self.denied = {}
@@ -239,10 +248,16 @@ class Conversation:
         """Something was said that has no verdict yet."""
         return self._open_turns > 0
 
-    async def say(self, text: str) -> None:
-        """One more user message; it begins a turn."""
+    async def say(self, text: str, *, awaited: bool = True) -> None:
+        """One more user message; it begins a turn, or is read between two steps of this one.
+
+        If it is awaited, a turn that ends before the CLI has taken it up says so.
+        """
         self._open_turns += 1
-        await self._write(claude_input.user_message(text))
+        message_id = str(uuid.uuid4()) if awaited else ""
+        if awaited:
+            self._unread.add(message_id)
+        await self._write(claude_input.user_message(text, message_id))
 
     async def interrupt(self) -> None:
         """Stop the turn that is under way; it ends as interrupted."""
@@ -353,11 +368,12 @@ class Conversation:
     def _hear(self, signs: list[Sign]) -> None:
         for sign in signs:
             if isinstance(sign, TurnEnded):
-                self._open_turns = max(0, self._open_turns - 1)
-                self._give_up_asked()
-                self._on_denied(sign)
-                if self._turns.qsize() < MAX_UNREAD_TURNS:
-                    self._turns.put_nowait(sign)
+                self._on_ended(sign)
+            elif isinstance(sign, TakenUp):
+                if sign.message_id in self._unread:
+                    self._unread.discard(sign.message_id)
+                    self._taken += 1
+                    self.announces = True
             elif isinstance(sign, ControlAnswered):
                 if sign.request_id in self._controls:
                     self._controls.pop(sign.request_id).set()
@@ -384,6 +400,16 @@ class Conversation:
                 self._noise += 1
                 if self._noise <= NOISE_LINES:
                     self._note("warning", f"not understood: {sign.text}")
+
+    def _on_ended(self, sign: TurnEnded) -> None:
+        # All that was taken up since the turn before was part of this one.
+        self._open_turns = max(0, self._open_turns - max(1, self._taken))
+        self._taken = 0
+        self._give_up_asked()
+        self._on_denied(sign)
+        if self._turns.qsize() < MAX_UNREAD_TURNS:
+            more = self.announces and bool(self._unread)
+            self._turns.put_nowait(sign.model_copy(update={"more": more}))
 
     def _on_denied(self, sign: TurnEnded) -> None:
         for denial in sign.denials:

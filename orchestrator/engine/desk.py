@@ -47,8 +47,6 @@ ASKED_TOO_OFTEN = (
     "judgement, and say so in your answer"
 )
 NO_MORE_APPROVALS = "the caller has been asked about too many calls already; do without this one"
-WITHDRAWN = "(the agent does not wait for an answer any more)"
-"""The answer to a question whose run went on, or ended, without one."""
 
 
 class Desk:
@@ -116,7 +114,7 @@ class Desk:
             await self._exchanges.acknowledge(self._run_id, asked.message_id)
         except BaseException:  # the agent waits no more: an answer from now on would be lost
             with anyio.CancelScope(shield=True):
-                await self._exchanges.answer(self._run_id, asked.message_id, WITHDRAWN, "withdrawn")
+                await self._exchanges.expire(self._run_id, asked.message_id, "withdrawn")
             raise
         finally:
             self._replied.discard(asked.message_id)
@@ -179,11 +177,9 @@ class Desk:
             if time.time() >= asked.deadline:
                 # Unless an answer comes at this very moment: then that one counts.
                 default = asked.default_answer
-                answered = await self._exchanges.answer(
-                    self._run_id, asked.message_id, default, "default"
-                )
+                expired = await self._exchanges.expire(self._run_id, asked.message_id, "default")
                 now = await self._exchanges.question(self._run_id, asked.message_id)
-                if answered or now is None or now.answer is None:
+                if expired or now is None or now.answer is None:
                     return default, "default"
                 return now.answer, now.answered_by
             await wait_for_news(changed, asked.deadline - time.time())

@@ -21,6 +21,7 @@ from orchestrator.errors import CallerRefused, RunRefused
 from orchestrator.output import fenced
 from orchestrator.plan import Plan
 from orchestrator.runners.claude.launch import PARENT
+from orchestrator.runners.signs import TurnEnded
 from orchestrator.store.session_rows import SessionKey
 
 MAX_ERRANDS = 32
@@ -67,7 +68,8 @@ class LiveRun:
     schema_errors: tuple[str, ...] = ()
     attempts: int = 0
     steered: int = 0
-    """So many turns are about to end only because the agent was told something."""
+    """So many turns are about to end only because the agent was told something, in a CLI that does
+    not tell when it takes up what is said."""
     nudged: bool = False
     """One turn is about to be interrupted to have the agent finish."""
     hurried: bool = False
@@ -114,17 +116,17 @@ class LiveRun:
         """The agent begins a turn that may be the answer."""
         self.attempts += 1
 
-    def is_interim(self, interrupted: bool) -> bool:
-        """Whether a turn that ended did so because the agent was told something: then the next one
+    def is_interim(self, ended: TurnEnded) -> bool:
+        """Whether a turn ended before the agent had heard all that it was told: then the next one
         is the answer.
         """
         if self.steered:
             self.steered -= 1
             return True
-        if interrupted and self.nudged:
+        if ended.interrupted and self.nudged:
             self.nudged = False
             return True
-        return False
+        return ended.more
 
     def check(self, schema_errors: tuple[str, ...]) -> bool:
         """Whether an answer is as its schema says; why not is kept for the envelope."""
@@ -182,22 +184,28 @@ class LiveRun:
         at_work = conversation.at_work.is_set() and conversation.in_turn
         return at_work and self._stage.reach.model.bill.begun
 
-    async def steer(self, text: str) -> bool:
-        """Stop what the agent is doing and tell it something; False if it cannot hear.
+    async def steer(self, text: str, *, now: bool = False) -> bool:
+        """Tell the agent something; False if it cannot hear. CliEnded if the CLI has gone.
 
-        The turn that is under way is not the answer; the next one is. CliEnded if the CLI has gone.
+        It hears it after the step that is under way, a tool call or a question; or `now`, which
+        stops that step. A CLI that could not tell when it has heard it is always stopped.
         """
         if self._stage is None or not self.can_hear:
             return False
-        self.steered += 1
-        await _interject(self._stage, text)
+        conversation = self._stage.conversation
+        if not conversation.announces:
+            self.steered += 1
+        if now or not conversation.announces:
+            await _stop(self._stage)
+        await conversation.say(text)
         return True
 
     async def hurry(self, text: str) -> None:
-        """The same to have it end; if it ends by itself in this moment, all the better."""
+        """Stop it and have it end; if it ends by itself in this moment, all the better."""
         if self._stage is not None:
             self.nudged = self.hurried = True
-            await _interject(self._stage, text)
+            await _stop(self._stage)
+            await self._stage.conversation.say(text, awaited=False)
 
     # Its money, and what it hands to others
 
@@ -255,7 +263,6 @@ class LiveRun:
         return fenced(result.result, agent, child.run_id)
 
 
-async def _interject(stage: Stage, text: str) -> None:
+async def _stop(stage: Stage) -> None:
     await stage.conversation.interrupt()
     stage.reach.model.bill.told()
-    await stage.conversation.say(text)

@@ -19,7 +19,7 @@ from math import inf
 import anyio
 import anyio.to_thread
 
-from orchestrator.access import Wish, check_caller, narrowed
+from orchestrator.access import check_caller, narrowed
 from orchestrator.catalog import AgentsDir
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.audit import AuditAct, AuditEntry
@@ -127,13 +127,11 @@ class Service:
         self,
         task: Task,
         *listeners: Listener,
-        wish: Wish | None = None,
         run_child: RunChild | None = None,
     ) -> LiveRun:
         """Accept a task: from now on it is in the store, and has to be finished or given up.
 
-        With a wish, the agent is the task's, made as small as the wish says. `run_child` runs what
-        the agent hands to others; as a rule that is `run`.
+        `run_child` runs what the agent hands to others; as a rule that is `run`.
         """
         if task.project not in ("", self.project):
             raise RunRefused(
@@ -142,7 +140,7 @@ class Service:
             )
         task = task.model_copy(update={"project": self.project, "window": WINDOW.get()})
         try:
-            agent, task, prepared = await self._prepared(task, wish)
+            agent, task, prepared = await self._prepared(task)
         except OrchestratorError as exc:
             await self._decided("run", task.caller, task.run_id, exc, subject=task.agent)
             raise
@@ -158,12 +156,12 @@ class Service:
         record.note("queued", f"{task.agent} for {task.caller}")
         return LiveRun(prepared, record, clock, desk, run_child or self.run, works_for=above)
 
-    async def _prepared(self, task: Task, wish: Wish | None) -> tuple[AgentSpec, Task, Prepared]:
+    async def _prepared(self, task: Task) -> tuple[AgentSpec, Task, Prepared]:
         """The agent, the task as it runs, and all that it needs; an error if it may not run."""
         agent = self._agent(task)
         check_caller(agent, task.caller)
-        if wish is not None:
-            agent = narrowed(agent, wish)
+        if task.wish is not None:
+            agent = narrowed(agent, task.wish)
         task = _in_session(agent, task)
         return agent, task, await self._staging.planner.prepare(agent, task)
 
@@ -358,4 +356,6 @@ def _in_session(agent: AgentSpec, task: Task) -> Task:
     name = f"s{random.token_hex(4)}" if task.session == NEW_SESSION else task.session
     # What one run hands to an agent is one session, which is removed with that run.
     usual = task.parent_run_id if task.depth else DEFAULT_SESSION
+    if task.wish is not None:  # an agent of its own, and a conversation of its own
+        usual = task.run_id
     return task.model_copy(update={"session": name or usual})

@@ -81,7 +81,7 @@ async def _verdict(live: LiveRun, conversation: Conversation) -> TurnEnded:
     """The end of the turn; one that ended while something was being said is not the last."""
     while True:
         ended = await conversation.turn()
-        if not live.is_interim(ended.interrupted):
+        if not live.is_interim(ended):
             return ended
         live.new_attempt()
 

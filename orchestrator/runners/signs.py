@@ -50,6 +50,12 @@ class ControlAnswered(Frozen):
     request_id: str
 
 
+class TakenUp(Frozen):
+    """The CLI has taken up a message of ours: the model hears it with the next request."""
+
+    message_id: str
+
+
 class PermissionAsked(Frozen):
     """May this tool call run? The CLI waits for the answer, for ever if need be."""
 
@@ -88,6 +94,8 @@ class TurnEnded(Frozen):
     """The calls of this turn that the permissions forbade."""
     interrupted: bool = False
     """It was stopped, by an interrupt of ours or by the CLI itself."""
+    more: bool = False
+    """Something had been said by then that the CLI had not taken up: another turn follows."""
 
 
 class Noise(Frozen):
@@ -103,6 +111,7 @@ Sign = (
     | ToolReturned
     | Retrying
     | ControlAnswered
+    | TakenUp
     | PermissionAsked
     | PermissionWithdrawn
     | ControlAsked

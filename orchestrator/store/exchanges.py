@@ -75,6 +75,16 @@ class Exchanges:
             message_id,
         )
 
+    async def expire(self, run_id: str, message_id: str, by: AnsweredBy) -> bool:
+        """Close a question that nobody has answered; False if it is not open any more."""
+        return await self._changed(
+            "UPDATE questions SET status = 'unanswered', answered_by = ? "  # noqa: S608 our own text
+            f"WHERE run_id = ? AND message_id = ? AND {_OPEN_QUESTION}",
+            by,
+            run_id,
+            message_id,
+        )
+
     async def acknowledge(self, run_id: str, message_id: str) -> bool:
         """Note that the agent has the answer; False if it had it already, or there is none."""
         return await self._changed(
@@ -209,7 +219,7 @@ class Exchanges:
     async def unheard(self, run_id: str) -> tuple[str, ...]:
         """What callers said and the agent has not heard; final when its run has ended."""
         rows = await self._database.select(
-            "SELECT text FROM orders WHERE run_id = ? AND kind = 'say' AND taken IS NULL "
+            "SELECT text FROM orders WHERE run_id = ? AND kind != 'cancel' AND taken IS NULL "
             "ORDER BY order_id",
             run_id,
         )

@@ -13,7 +13,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.audit import AuditEntry
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import FINAL, TRANSITIONS, Reason, RunResult, RunStatus
-from orchestrator.domain.task import Task
+from orchestrator.domain.task import Task, Wish
 from orchestrator.store.audit import INSERT_DECISION, Audit, decision_values
 from orchestrator.store.database import Database
 from orchestrator.store.schema import RUN_TABLES
@@ -36,6 +36,9 @@ class RunRecord(Frozen):
     """As its task has it; "" for a run from before there were projects."""
     window: str = ""
     prompt: str
+    context: str = ""
+    wish: Wish | None = None
+    """What the caller had made of the agent, if it had."""
     parent_run_id: str = ""
     workspace: Path | None = None
     session: str = ""
@@ -227,6 +230,23 @@ class Store:
         )
         return tuple(row["run_id"] for row in rows)
 
+    async def last_follow_up(self, run_id: str) -> str:
+        """The newest run that goes on where this one stopped; itself, if there is none.
+
+        Only an agent made at call time goes on in runs that have a wish as well: what an agent
+        hands to others has none.
+        """
+        rows = await self.database.select(
+            "WITH RECURSIVE rounds (run_id, created) AS (SELECT run_id, created FROM runs "
+            "WHERE run_id = ? "
+            "UNION SELECT runs.run_id, runs.created FROM runs JOIN rounds "
+            "ON json_extract(runs.task, '$.parent_run_id') = rounds.run_id "
+            "WHERE json_extract(runs.task, '$.wish') IS NOT NULL) "
+            "SELECT run_id FROM rounds ORDER BY created DESC LIMIT 1",
+            run_id,
+        )
+        return rows[0]["run_id"] if rows else run_id
+
     async def removable(self) -> tuple[EndedRun, ...]:
         """Runs that have ended, in that order, but for those that a waiting run is to follow."""
         return tuple(EndedRun(**row) for row in await self.database.select(_REMOVABLE))
@@ -274,6 +294,16 @@ class Store:
         )
         return tuple(map(_event, rows))
 
+    async def last_event(self, run_id: str, kind: EventKind) -> Event | None:
+        """The newest of a kind."""
+        rows = await self.database.select(
+            f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND kind = ? "  # noqa: S608 our own text
+            "ORDER BY seq DESC LIMIT 1",
+            run_id,
+            kind,
+        )
+        return _event(rows[0]) if rows else None
+
 
 _INSERT_RUN = (
     "INSERT INTO runs (run_id, project, agent, caller, window, depth, status, owner, task, "
@@ -320,6 +350,8 @@ def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
 _RUN_COLUMNS = (
     "run_id, project, agent, caller, window, status, reason, owner, created, ended, "
     "json_extract(task, '$.prompt') AS prompt, "
+    "coalesce(json_extract(task, '$.context'), '') AS context, "
+    "json_extract(task, '$.wish') AS wish, "
     "coalesce(json_extract(task, '$.parent_run_id'), '') AS parent_run_id, "
     "coalesce(json_extract(task, '$.session'), '') AS session, "
     "json_extract(task, '$.workspace') AS workspace"
@@ -330,7 +362,8 @@ _RUNS_WITHOUT_RESULTS = f"SELECT {_RUN_COLUMNS}, NULL AS result FROM runs"  # no
 
 def _record(row: sqlite3.Row) -> RunRecord:
     result = _result(row["result"]) if row["result"] else None
-    return RunRecord.model_validate({**row, "result": result})
+    wish = json.loads(row["wish"]) if row["wish"] else None
+    return RunRecord.model_validate({**row, "wish": wish, "result": result})
 
 
 def _result(text: str) -> RunResult:

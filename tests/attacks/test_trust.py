@@ -18,13 +18,12 @@ import anyio.lowlevel
 import pytest
 from mcp import Client
 
-from orchestrator.access import Wish
 from orchestrator.app import open_orchestrator
 from orchestrator.catalog import load_catalog
 from orchestrator.domain.agent import Workspace
 from orchestrator.domain.container import Bind, ContainerSpec
 from orchestrator.domain.result import RunResult
-from orchestrator.domain.task import Task
+from orchestrator.domain.task import Task, Wish
 from orchestrator.engine.project_trust import ProjectTrust
 from orchestrator.engine.service import Service
 from orchestrator.errors import OrchestratorError
@@ -288,9 +287,9 @@ async def test_no_way_round_by_another_agent(repository: Repository) -> None:
     assert refused(await repository.attempt("planner"), "every public host (through search)")
     assert refused(await repository.attempt("search"), "network: every public host")
     async with repository.opened() as service:
-        wish = Wish(description="d", instructions="i", tools=("Bash",))
+        wish = Wish(description="d", tools=("Bash",))
         with pytest.raises(OrchestratorError) as caught:
-            await service.accept(Task(agent="search", prompt="x"), wish=wish)
+            await service.accept(Task(agent="search", prompt="x", wish=wish))
         assert caught.value.code == "not_trusted"
 
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from orchestrator.access import Wish
 from orchestrator.domain.agent import AgentSpec, Asking
 from orchestrator.domain.result import Usage
 from orchestrator.domain.task import Task
@@ -27,7 +26,7 @@ from orchestrator.engine.stage import Stage
 from orchestrator.engine.tasks.lost import nothing_kept
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.plan import Place
-from orchestrator.runners.signs import Ready
+from orchestrator.runners.signs import Ready, TurnEnded
 from orchestrator.store.runs import Store
 
 AGENT = AgentSpec(name="worker", description="Works.", prompt="You work.")
@@ -41,6 +40,7 @@ class Listening:
     ready = Ready()
     denied: tuple[str, ...] = ()
     failed_servers: tuple[str, ...] = ()
+    announces = False
 
     def __init__(self, live: LiveRun) -> None:
         self._live = live
@@ -53,9 +53,10 @@ class Listening:
     async def interrupt(self) -> None:
         pass
 
-    async def say(self, text: str) -> None:
+    async def say(self, text: str, *, awaited: bool = True) -> None:
         self.heard.append(text)
-        self._live.is_interim(True)  # the turn that was interrupted has ended
+        # the turn that was interrupted has ended
+        self._live.is_interim(TurnEnded(reason="ok", interrupted=True))
 
 
 class ScriptedService(Service):
@@ -83,7 +84,6 @@ class ScriptedService(Service):
         self,
         task: Task,
         *listeners: Listener,
-        wish: Wish | None = None,
         run_child: RunChild | None = None,
     ) -> LiveRun:
         prepared = Prepared(AGENT, task, Place(image="none"), {}, {}, MemoryText())

@@ -94,3 +94,58 @@ async def test_whoever_waits_is_told_when_the_cli_cannot_be_read_any_more() -> N
                 with pytest.raises(CliEnded):
                     await conversation.turn()
     assert not conversation.at_rest
+
+
+def taken_up(message: bytes) -> bytes:
+    """The lines with which the CLI tells what becomes of a message, as 2.1.325 writes them."""
+    event = {"type": "command_lifecycle", "command_uuid": json.loads(message)["uuid"]}
+    states = [json.dumps({**event, "state": state}) for state in ("queued", "started")]
+    return "\n".join([*states, ""]).encode()
+
+
+async def read_line(p: FakeProcess) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        line += await p.stdin.read(1)
+    return line
+
+
+async def test_a_turn_that_ended_before_a_message_was_taken_up_is_followed_by_another() -> None:
+    async def cli(p: FakeProcess) -> int:
+        first, second, third = [await read_line(p) for _ in range(3)]
+        await p.stdout.write(taken_up(first) + taken_up(second) + ended("one"))
+        await p.stdout.write(taken_up(third) + ended("two"))
+        await anyio.sleep_forever()
+        return 0
+
+    async with talking(cli) as conversation, anyio.create_task_group() as tasks:
+        tasks.start_soon(conversation.pump)
+        for text in ("first", "second", "third"):
+            await conversation.say(text)
+        one = await conversation.turn()
+        two = await conversation.turn()
+        assert [(one.text, one.more), (two.text, two.more)] == [("one", True), ("two", False)]
+        assert conversation.announces
+        assert conversation.at_rest, "two turns answered three messages"
+        tasks.cancel_scope.cancel()
+
+
+async def test_of_a_cli_that_tells_nothing_each_message_is_taken_for_a_turn() -> None:
+    async def cli(p: FakeProcess) -> int:
+        for text in ("one", "two"):
+            await read_line(p)
+            await p.stdout.write(ended(text))
+        made_up = json.dumps({"type": "command_lifecycle", "command_uuid": "x", "state": "started"})
+        await p.stdout.write(made_up.encode() + b"\n" + ended("three"))
+        await anyio.sleep_forever()
+        return 0
+
+    async with talking(cli) as conversation, anyio.create_task_group() as tasks:
+        tasks.start_soon(conversation.pump)
+        await conversation.say("first")
+        assert not (await conversation.turn()).more
+        await conversation.say("second")
+        assert not (await conversation.turn()).more
+        assert not (await conversation.turn()).more
+        assert not conversation.announces
+        tasks.cancel_scope.cancel()

@@ -16,11 +16,12 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.audit import AuditAct, AuditEntry
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
-from orchestrator.domain.task import Task
+from orchestrator.domain.task import Task, Wish
 from orchestrator.domain.window import WINDOW, who, whom
 from orchestrator.engine.tasks.lost import Recall, nothing_kept, settle_lost
 from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.errors import CallInvalid, RunNotFound, RunRefused
+from orchestrator.output import fenced
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import RunRecord, Store
 
@@ -31,6 +32,9 @@ CANCEL_SECONDS = 20.0
 """For a cancelled run to end: its container goes, its changes are read. Every client waits this
 long for an answer; a caller that wants to see the end waits on.
 """
+
+TOLD_BEFORE_CHARS = 50_000
+"""Of what an agent was told, and of what it answered, that it is told again when it goes on."""
 
 Until = Literal["any", "all"]
 
@@ -79,6 +83,9 @@ class TaskView(Frozen):
     project: str = ""
     window: str = ""
     prompt: str = ""
+    context: str = ""
+    wish: Wish | None = None
+    """What the caller had made of the agent, if it had."""
     created: float = 0.0
     ended: float | None = None
     parent_run_id: str = ""
@@ -247,8 +254,9 @@ class TaskBook:
             raise RunRefused(f"run {run_id} has asked no question {message_id!r}")
         if (await self._record(run_id, caller)).status in FINAL:
             raise RunRefused(f"run {run_id} has ended, so no agent is there to hear the answer")
-        by = " by default" * (known.answered_by == "default")
-        raise RunRefused(f"question {message_id} has been answered already{by}: {known.answer!r}")
+        if known.status == "unanswered":
+            raise RunRefused(f"question {message_id} waits no more: its agent went on without you")
+        raise RunRefused(f"question {message_id} has been answered already: {known.answer!r}")
 
     async def decide(
         self,
@@ -298,11 +306,15 @@ class TaskBook:
         known = await self._exchanges.approvals(run_id)
         return tuple(each for each in known if each.call_id in approved | rejected)
 
-    async def tell(self, run_id: str, text: str, caller: str | None) -> bool:
-        """Tell an agent something in the middle of its work; False if its run has ended."""
+    async def tell(self, run_id: str, text: str, caller: str | None, *, now: bool = False) -> bool:
+        """Tell an agent something in the middle of its work; False if its run has ended.
+
+        It hears it after the step that it is at; `now` stops that.
+        """
         record = await self._record(run_id, caller)
         await self._note(record, caller, "tell")
-        return await self._exchanges.order(run_id, "say", text, whom(caller))
+        kind = "say_now" if now else "say"
+        return await self._exchanges.order(run_id, kind, text, whom(caller))
 
     async def follow_up(self, run_id: str, text: str, caller: str | None) -> Task:
         """The task that goes on where an ended run stopped; RunRefused if that is nowhere."""
@@ -310,7 +322,8 @@ class TaskBook:
         if caller not in (None, record.caller):
             raise RunRefused(f"run {run_id} worked for {record.caller}, who alone can go on")
         session = record.result.session if record.result is not None else ""
-        if not session:
+        made = record.wish is not None and record.status == "completed"
+        if not (session or made):
             raise RunRefused(
                 f"run {run_id} has ended and its container is gone; start a new task, or give the "
                 "agent sessions (`session: true`)"
@@ -318,12 +331,21 @@ class TaskBook:
         return Task(
             agent=record.agent,
             prompt=text,
+            context="" if session else _told_before(record),
             caller=record.caller,
             project=record.project,
             workspace=record.workspace,
             session=session,
+            wish=record.wish,
             parent_run_id=run_id,
         )
+
+    async def newest(self, run_id: str, caller: str | None) -> str:
+        """The run that an id stands for: of an agent made at call time, the last that went on from
+        it, since such a task keeps its id.
+        """
+        record = await self._record(run_id, caller)
+        return run_id if record.wish is None else await self.store.last_follow_up(run_id)
 
     async def cancel(
         self, run_id: str, caller: str | None, *, seconds: float = CANCEL_SECONDS
@@ -405,6 +427,17 @@ class TaskBook:
         return above is not None and await self._may_see(above, caller)
 
 
+def _told_before(record: RunRecord) -> str:
+    """For an agent without a session that goes on: what it was told, and what it answered."""
+    answered = None if record.result is None else record.result.result
+    told = "\n\n".join(filter(None, (record.context, record.prompt)))
+    return (
+        f"You have done this task before:\n{told[-TOLD_BEFORE_CHARS:]}\n\n"
+        f"You answered:\n{fenced(answered, record.agent, record.run_id)[-TOLD_BEFORE_CHARS:]}\n\n"
+        "The container of then is gone; the workspace is as your caller has it now."
+    )
+
+
 def _shown(record: RunRecord, *, question: bool, approval: bool) -> RunRecord:
     status = shown_status(record.status, question=question, approval=approval)
     return record if status == record.status else record.model_copy(update={"status": status})
@@ -426,6 +459,8 @@ def _view(
         project=record.project,
         window=record.window,
         prompt=record.prompt,
+        context=record.context,
+        wish=record.wish,
         created=record.created,
         ended=record.ended,
         parent_run_id=record.parent_run_id,

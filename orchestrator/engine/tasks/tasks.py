@@ -16,7 +16,6 @@ from typing import Self
 
 import anyio
 
-from orchestrator.access import Wish
 from orchestrator.domain.exchange import Order
 from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.domain.task import Task
@@ -61,9 +60,9 @@ class Tasks:
 
     # What a caller does
 
-    async def start(self, task: Task, *listeners: Listener, wish: Wish | None = None) -> str:
+    async def start(self, task: Task, *listeners: Listener) -> str:
         """Begin a task and return its run's id; errors are for what the caller got wrong."""
-        live = await self._accept(task, *listeners, wish=wish)
+        live = await self._accept(task, *listeners)
         self._go(self._run_alone(live))
         return live.run_id
 
@@ -77,18 +76,18 @@ class Tasks:
             raise RunRefused(f"the result of run {view.run_id} is not kept; the log says why")
         return view.result
 
-    async def tell(self, run_id: str, text: str, caller: str | None) -> bool:
+    async def tell(self, run_id: str, text: str, caller: str | None, *, now: bool = False) -> bool:
         """Tell an agent something in the middle of its work; False if its run has ended."""
-        told = await self.book.tell(run_id, text, caller)
+        told = await self.book.tell(run_id, text, caller, now=now)
         await self._obey_orders()
         return told
 
-    async def say(self, run_id: str, text: str, caller: str | None) -> str:
+    async def say(self, run_id: str, text: str, caller: str | None, *, now: bool = False) -> str:
         """Tell an agent something: in the middle of its work, or after it, in its session.
 
-        The id of the run that hears it.
+        It hears it after the step that it is at; `now` stops that. The id of the run that hears it.
         """
-        if await self.tell(run_id, text, caller):
+        if await self.tell(run_id, text, caller, now=now):
             return run_id
         return await self.start(await self.book.follow_up(run_id, text, caller))
 
@@ -105,10 +104,10 @@ class Tasks:
 
     # What the process does
 
-    async def _accept(self, task: Task, *listeners: Listener, wish: Wish | None = None) -> LiveRun:
+    async def _accept(self, task: Task, *listeners: Listener) -> LiveRun:
         for run_id in task.after:
             await self.book.view(run_id, task.caller)
-        live = await self._service.accept(task, *listeners, wish=wish, run_child=self.run)
+        live = await self._service.accept(task, *listeners, run_child=self.run)
         self._held[live.run_id] = live
         return live
 
@@ -187,7 +186,7 @@ class Tasks:
             live = self._held.get(order.run_id)
             if live is None:
                 continue
-            if order.kind == "say" and not live.can_hear:
+            if order.kind != "cancel" and not live.can_hear:
                 continue  # not yet: it will be told when it is there to hear
             if not await exchanges.take(order.order_id):
                 continue
@@ -198,7 +197,7 @@ class Tasks:
 
     async def _steer(self, live: LiveRun, order: Order) -> None:
         try:
-            heard = await live.steer(order.text)
+            heard = await live.steer(order.text, now=order.kind == "say_now")
         except CliEnded:
             heard = False
         if heard:

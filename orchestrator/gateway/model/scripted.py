@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -284,9 +285,11 @@ def _said(asked: Mapping[str, object], kind: str) -> list[str]:
     """What the user said, of a kind; the CLI's own reminders do not count."""
     found = []
     for message in _messages(asked):
+        content = message.get("content")
+        if message.get("role") == "system" and kind == "text":
+            found += _MIDWAY.findall(_text_of(content))
         if message.get("role") != "user":
             continue
-        content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for block in blocks if isinstance(blocks, list) else []:
             if isinstance(block, dict) and block.get("type") == kind:
@@ -295,6 +298,13 @@ def _said(asked: Mapping[str, object], kind: str) -> list[str]:
                 if own or not text:
                     found.append(own)
     return found
+
+
+_MIDWAY = re.compile(
+    r"^The user sent a new message while you were working:\n(.*?)\n\nThis is how Claude Code ",
+    re.DOTALL | re.MULTILINE,
+)
+"""How 2.1.325 tells the model what was said in the middle of a turn."""
 
 
 def _without_reminders(text: str) -> str:

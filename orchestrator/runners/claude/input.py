@@ -25,14 +25,16 @@ def rehearsal() -> bytes:
     return _message([])
 
 
-def user_message(text: str) -> bytes:
+def user_message(text: str, message_id: str = "") -> bytes:
     """The line that starts a turn, or that the agent reads between two steps of a running one.
+
+    With an id, which has to be a UUID, 2.1.325 tells when it takes the message up.
 
     The CLI takes the last block of a message for something typed: "/clear" never reaches the model
     and "@/etc/passwd" attaches the file, whatever the permissions say. So the last block is empty,
     and dropped by the CLI itself.
     """
-    return _message([{"type": "text", "text": text}, {"type": "text", "text": ""}])
+    return _message([{"type": "text", "text": text}, {"type": "text", "text": ""}], message_id)
 
 
 def interrupt(request_id: str) -> bytes:
@@ -56,8 +58,9 @@ def refuse(request_id: str, why: str) -> bytes:
     return _line({"type": "control_response", "response": error})
 
 
-def _message(blocks: list[dict[str, str]]) -> bytes:
-    return _line({"type": "user", "message": {"role": "user", "content": blocks}})
+def _message(blocks: list[dict[str, str]], message_id: str = "") -> bytes:
+    line: dict[str, object] = {"type": "user", "message": {"role": "user", "content": blocks}}
+    return _line({**line, "uuid": message_id} if message_id else line)
 
 
 def _request(request_id: str, request: dict[str, object]) -> bytes:

@@ -29,6 +29,7 @@ from orchestrator.runners.signs import (
     Retrying,
     Said,
     Sign,
+    TakenUp,
     ToolCalled,
     ToolReturned,
 )
@@ -108,6 +109,10 @@ class Parser:
             case "control_response":
                 response = dict_of(event, "response")
                 return [ControlAnswered(request_id=id_of(response, "request_id"))]
+            case "command_lifecycle" if message_id := id_of(event, "command_uuid"):
+                # 2.1.325 says so of messages that have an id; 2.1.197 says nothing.
+                waits = event.get("state") == "queued"
+                return [] if waits else [TakenUp(message_id=message_id)]
             case "tool_progress":
                 return []  # 2.1.325 says every 30 s that a tool still runs
             case "control_request" if request_id := id_of(event, "request_id"):

@@ -152,6 +152,9 @@ def resume(
     run_id: RunArgument,
     text: Annotated[str, typer.Argument(help="What the agent is told; - reads it from stdin.")],
     *,
+    now: Annotated[
+        bool, typer.Option("--now", help="Stop what it is doing; else it reads it after that.")
+    ] = False,
     agents_dir: AgentsDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -159,11 +162,11 @@ def resume(
     from orchestrator.surfaces.cli.run import carry_out
 
     said = sys.stdin.read() if text == "-" else text
-    follow_up = _on_book(lambda book: _tell(book, run_id, said))
+    follow_up = _on_book(lambda book: _tell(book, run_id, said, now))
     if follow_up is None:
-        print_either(
-            as_json, {"run_id": run_id, "told": said}, f"{run_id} is told; `wait` waits for it"
-        )
+        when = "is interrupted, and told" if now else "is told after the step that it is at"
+        line = f"{run_id} {when}; `orchestrator wait {run_id}` waits for it"
+        print_either(as_json, {"run_id": run_id, "told": said}, line)
         return
     carry_out(settings_for(agents_dir), follow_up, as_json=as_json)
 
@@ -209,9 +212,9 @@ async def _asking(
     )
 
 
-async def _tell(book: TaskBook, run_id: str, text: str) -> Task | None:
+async def _tell(book: TaskBook, run_id: str, text: str, now: bool) -> Task | None:
     """None if the agent hears it; else the task that goes on after the run's end."""
-    if await book.tell(run_id, text, None):
+    if await book.tell(run_id, text, None, now=now):
         return None
     return await book.follow_up(run_id, text, None)
 

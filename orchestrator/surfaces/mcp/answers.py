@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import mcp.types as t
 from pydantic import BaseModel, ConfigDict
 
-from orchestrator.domain.exchange import Approval
+from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.errors import OrchestratorError
@@ -148,16 +148,36 @@ def _envelope(
     return {**envelope, "unheard": list(unheard)} if unheard else envelope
 
 
-def details(view: TaskView) -> dict[str, object]:
-    """All that is known of a run."""
+def details(view: TaskView, asked: Sequence[Question] = ()) -> dict[str, object]:
+    """All that is known of a run, with all that it has asked, and what it was told."""
+    answered = [each for each in asked if each.status != "pending_parent_reply"]
+    fields = {"message_id", "question", "asked", "status", "answer", "answered"}
+    said = [each.model_dump(include=fields) for each in answered]
     return {
+        **({"asked_before": said} if said else {}),
         **document(view, whole=True),
         "prompt": view.prompt,
         "project": view.project,
         "window": view.window,
+        **_made(view),
         "created": view.created,
         "ended": view.ended,
         "parent_run_id": view.parent_run_id,
+    }
+
+
+def _made(view: TaskView) -> dict[str, object]:
+    """What an agent that was made at call time was told, and may use."""
+    wish = view.wish
+    if wish is None:
+        return {}
+    return {
+        "context": view.context,
+        "description": wish.description,
+        "instructions": view.prompt,
+        "tools": list(wish.tools),
+        "max_steps": wish.max_steps,
+        "enable_sandbox": wish.sandboxed,
     }
 
 
@@ -313,7 +333,8 @@ def _in_short(view: TaskView) -> Iterator[str]:
 def _row(view: TaskView) -> tuple[str, ...]:
     started = datetime.fromtimestamp(view.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
     seconds = (view.ended or time.time()) - view.created
-    prompt = one_line(view.prompt).replace("|", "\\|")
+    wished = "" if view.wish is None else view.wish.description
+    prompt = one_line(wished or view.prompt).replace("|", "\\|")
     cells = (view.run_id, view.status, view.agent, started, f"{seconds:.0f}")
     return (*cells, shortened(prompt, PROMPT_CHARS))
 

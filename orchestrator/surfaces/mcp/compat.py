@@ -7,7 +7,8 @@ answer that its name has elsewhere, and does what our own tools do.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -17,14 +18,20 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from orchestrator.domain.exchange import Question
-from orchestrator.domain.result import RunStatus
+from orchestrator.domain.result import FINAL, WAITING, RunStatus
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import CallInvalid, RunRefused
+from orchestrator.errors import CallerRefused, CallInvalid, RunRefused
 from orchestrator.output import fenced
 from orchestrator.surfaces.event_lines import plain_line
-from orchestrator.surfaces.mcp.answers import errors_as_answers, next_step, plain, shown_input
+from orchestrator.surfaces.mcp.answers import (
+    errors_as_answers,
+    next_step,
+    plain,
+    refusal,
+    shown_input,
+)
 from orchestrator.surfaces.mcp.arguments import (
     OptionalText,
     WhoCalls,
@@ -35,13 +42,18 @@ from orchestrator.surfaces.mcp.arguments import (
 )
 from orchestrator.surfaces.mcp.notices import McpRequest
 from orchestrator.surfaces.mcp.resources import LAST_EVENTS
-from orchestrator.surfaces.text import named, said_lines
+from orchestrator.surfaces.text import named, said_lines, shortened
 
 RUN = "run_subagent_"
 """Before the name of an agent. By itself, the tool that such calls go to; clients do not see it."""
 
+OF_AGENT = re.compile(r"(check|get|update)_subagent_.+_(status|logs)")
+"""Names of before these tools went by the run alone: `check_subagent_NAME_status`."""
+
+CALLER_CHARS = 60
+"""Of an agent_id that is not taken."""
+
 STATUS: dict[RunStatus, str] = {
-    "paused": "running",
     "completed": "success",
     "failed": "error",
     "cancelled": "error",
@@ -93,12 +105,9 @@ class Compatibility:
                 needed = [name for name in schema["required"] if name != "agent"]
                 tool["inputSchema"] = {**schema, "properties": shown, "required": needed}
             others = [tool for tool in result["tools"] if tool["name"] != RUN]
-            return {**result, "tools": [*others, *each]}
-        params = ctx.params or {}
-        name = str(params.get("name", ""))
-        if ctx.method == "tools/call" and name.startswith(RUN):
-            arguments = {**(params.get("arguments") or {}), "agent": name.removeprefix(RUN)}
-            ctx = replace(ctx, params={**params, "name": RUN, "arguments": arguments})
+            return {**result, "tools": [*map(_with_run_id, others), *each]}
+        if ctx.method == "tools/call":
+            ctx = replace(ctx, params=_translated(ctx.params or {}))
         return await call_next(ctx)
 
     def _run(self) -> Any:
@@ -122,16 +131,18 @@ class Compatibility:
         async def check_status(runId: str) -> t.CallToolResult:  # noqa: N803 as it is called there
             """Tell the status of a run, and what it asks."""
             view = await self._tasks.book.view(runId, self._who_calls())
-            result = view.result
+            found, result = await self._metadata(view), view.result
             lines = [
                 f"Run ID: {view.run_id}",
                 f"Agent Name: {view.agent}",
-                f"Status: {_status(view)}",
+                f"Status: {found['status']}",
                 f"Exit Code: {'N/A' if result is None else int(result.status != 'completed')}",
                 f"Start Time: {_time(view.created)}",
                 f"End Time: {_time(view.ended) or 'N/A'}",
-                *_summary_lines(view),
+                *_summary_lines(str(found["summary"] or ""), view),
             ]
+            if found["messages"]:
+                lines.append(f"Messages: {json.dumps(found['messages'], ensure_ascii=False)}")
             if view.asks:
                 lines += ["", "PENDING:"]
                 for asked in view.questions:
@@ -141,8 +152,9 @@ class Compatibility:
                 for call in view.approvals:
                     lines.append(f"[{named(call.call_id)}] {named(call.tool)}")
                     lines += said_lines(json.dumps(shown_input(call), ensure_ascii=False))
-                lines.append(f"To go on: {next_step(view)}")
-            return plain("\n".join(lines), await self._metadata(view))
+            if "instructions" in found:
+                lines.append(f"Instructions: {found['instructions']}")
+            return plain("\n".join(lines), found)
 
         return check_status
 
@@ -165,9 +177,7 @@ class Compatibility:
             question = await self._service.exchanges.question(runId, messageId)
             if question is None:
                 raise RunRefused(f"run {runId} has asked no question {messageId!r}")
-            message = _message(question)
-            by = " (by default)" * (question.answered_by == "default")
-            return plain(f"{messageId}: {question.status}{by}", message)
+            return _document(_message(question, runId))
 
         return check_message_status
 
@@ -184,11 +194,12 @@ class Compatibility:
             run, message, caller = runId or run_id, messageId or message_id, self._who_calls()
             if not (run and message):
                 raise CallInvalid("runId and messageId are needed: which question is it?")
-            await self._tasks.book.reply(run, message, answer, caller)
             view = await self._tasks.book.view(run, caller)
+            await self._tasks.book.reply(run, message, answer, caller)
+            # As the run is at this moment: a little later it may have gone on, or ended.
+            metadata = await self._metadata(view, replied=message)
             said = "Reply successfully recorded."
-            metadata = await self._metadata(view)
-            return plain(said, {"success": True, "message": said, "updatedMetadata": metadata})
+            return _document({"success": True, "message": said, "updatedMetadata": metadata})
 
         return reply_subagent
 
@@ -201,47 +212,142 @@ class Compatibility:
         ) -> t.CallToolResult:
             """Tell the status of a run that is what it is told to be; refuse any other."""
             view = await self._tasks.book.view(runId, self._who_calls())
-            now = _status(view)
+            found = await self._metadata(view)
+            now = found["status"]
             if now != ("success" if status == "completed" else status):
                 raise RunRefused(
                     f"run {runId} is {now}: its status is what its container does, and only the "
                     "agent reports on it, from inside; cancel_task ends it"
                 )
-            return plain(f"Run {runId}: {now}", await self._metadata(view))
+            return plain(f"Run {runId}: {now}", found)
 
         return update_status
 
-    async def _metadata(self, view: TaskView) -> dict[str, object]:
-        asked = await self._service.exchanges.questions(view.run_id)
-        return {
+    async def _metadata(self, view: TaskView, replied: str = "") -> dict[str, object]:
+        """What their .meta.json has of a run; right after a reply, if a question is named."""
+        asked = list(await self._service.exchanges.questions(view.run_id))
+        asked += [each for each in view.questions if each.run_id != view.run_id]
+        status = "parent_replied" if replied else _status(view, asked)
+        messages = [_message(each, view.run_id) for each in asked]
+        for message in messages:
+            if message["messageId"] == replied:
+                message["messageStatus"] = "parent_replied"
+        found: dict[str, object] = {
             "runId": view.run_id,
             "agentName": view.agent,
             "startTime": _time(view.created),
-            "status": _status(view),
+            "status": status,
             "exitCode": None if view.result is None else int(view.status != "completed"),
             "endTime": _time(view.ended),
-            "summary": _summary(view) or None,
-            "messages": [_message(question) for question in asked],
+            "summary": await self._summary(view) or None,
+            "messages": messages,
         }
+        if status == "paused":
+            found["pendingToolCalls"] = [
+                {"toolCallId": call.call_id, "tool": call.tool, "input": shown_input(call)}
+                for call in view.approvals
+            ]
+        if instructions := _instructions(view, status, asked):
+            found["instructions"] = instructions
+        return found
+
+    async def _summary(self, view: TaskView) -> str:
+        """The answer, or why there is none; until then, what the agent reported last."""
+        if view.result is None:
+            report = await self._service.store.last_event(view.run_id, "status")
+            word = "" if report is None else report.data.get("status")
+            return "" if report is None else report.text.removeprefix(f"{word}: ")
+        if view.status != "completed":
+            return view.result.message
+        said = view.result.result
+        return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
 
 
-def _status(view: TaskView) -> str:
-    return STATUS.get(view.status, view.status)
+def _with_run_id(tool: dict[str, Any]) -> dict[str, Any]:
+    """get_logs is a name of theirs and of ours: it takes the argument of both."""
+    if tool["name"] != "get_logs":
+        return tool
+    schema = tool["inputSchema"]
+    either = {"runId": schema["properties"]["run_id"], **schema["properties"]}
+    return {**tool, "inputSchema": {**schema, "properties": either, "required": []}}
 
 
-def _summary(view: TaskView) -> str:
-    if view.result is None:
+def _translated(params: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of a name that is theirs alone -> the tool that answers it."""
+    name, arguments = str(params.get("name", "")), params.get("arguments") or {}
+    if name.startswith(RUN):
+        return {**params, "name": RUN, "arguments": {**arguments, "agent": name.removeprefix(RUN)}}
+    if called := OF_AGENT.fullmatch(name):
+        return {**params, "name": f"{called[1]}_subagent_{called[2]}"}
+    if name == "get_logs" and "runId" in arguments and "run_id" not in arguments:
+        ours = {"run_id" if key == "runId" else key: value for key, value in arguments.items()}
+        return {**params, "arguments": ours}
+    return dict(params)
+
+
+def known_caller(who_calls: WhoCalls) -> Any:
+    """Middleware: an `agent_id` that says who calls is taken if it is true, and never believed.
+
+    Other servers find out by it who calls. Here that is known of the connection; an argument that
+    says otherwise could only ask for what somebody else may do.
+    """
+
+    async def check(ctx: McpRequest, call_next: Any) -> Any:
+        params = ctx.params or {}
+        arguments = params.get("arguments")
+        if ctx.method != "tools/call" or not isinstance(arguments, Mapping):
+            return await call_next(ctx)
+        if "agent_id" not in arguments:
+            return await call_next(ctx)
+        given, caller = arguments["agent_id"], who_calls()
+        if given not in (None, "", caller):
+            said = CallerRefused(
+                f"agent_id is {shortened(str(given), CALLER_CHARS)!r}, but you call as {caller!r}: "
+                "the server's settings or your token say who calls; leave agent_id out"
+            )
+            return refusal(said).model_dump(by_alias=True, mode="json", exclude_none=True)
+        others = {name: value for name, value in arguments.items() if name != "agent_id"}
+        return await call_next(replace(ctx, params={**params, "arguments": others}))
+
+    return check
+
+
+def _status(view: TaskView, asked: Sequence[Question]) -> str:
+    """What they call it. The questions were read after the view, and may have gone on since."""
+    if view.status in FINAL or view.status == "pending":
+        return STATUS.get(view.status, view.status)
+    states = {question.status for question in asked}
+    if "pending_parent_reply" in states:
+        return "waiting_parent_reply"
+    if view.approvals:
+        return "paused"
+    return "parent_replied" if "parent_replied" in states else "running"
+
+
+def _instructions(view: TaskView, status: str, asked: Sequence[Question]) -> str:
+    """What the parent has to do, in the words of these tools."""
+    if status == "parent_replied":
+        return "The reply is on its way to the subagent. Call check_status again to see it go on."
+    if status not in WAITING:
         return ""
-    return str(view.result.result) if view.status == "completed" else view.result.message
+    steps = [
+        f"Answer with reply_subagent(runId={json.dumps(each.run_id)}, "
+        f'messageId={json.dumps(each.message_id)}, answer="...").'
+        for each in asked
+        if each.status == "pending_parent_reply"
+    ]
+    if view.approvals:
+        calls = next_step(view.model_copy(update={"questions": ()}))
+        steps.append(f"{calls[0].upper()}{calls[1:]}.")
+    return " ".join(steps)
 
 
-def _summary_lines(view: TaskView) -> list[str]:
-    said = _summary(view)
+def _summary_lines(said: str, view: TaskView) -> list[str]:
     return ["Summary:", fenced(said, view.agent, view.run_id)] if said else ["Summary: N/A"]
 
 
-def _message(question: Question) -> dict[str, object]:
-    return {
+def _message(question: Question, of_run: str) -> dict[str, object]:
+    message: dict[str, object] = {
         "messageId": question.message_id,
         "questionContent": question.question,
         "questionTimestamp": _time(question.asked),
@@ -251,6 +357,13 @@ def _message(question: Question) -> dict[str, object]:
         "answeredBy": question.answered_by or None,
         "messageStatus": question.status,
     }
+    # A subagent of the run's own asks: the reply goes to that one.
+    return message if question.run_id == of_run else {**message, "runId": question.run_id}
+
+
+def _document(document: dict[str, object]) -> t.CallToolResult:
+    """An object, for clients that read structured content, and for those that read text."""
+    return plain(json.dumps(document, ensure_ascii=False, indent=1), document)
 
 
 def _time(seconds: float | None) -> str | None:

@@ -9,15 +9,14 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from pydantic import Field, ValidationError
 
-from orchestrator.access import Wish
+from orchestrator.domain.task import Wish
 from orchestrator.errors import CallInvalid
-from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers
+from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers, plain
 from orchestrator.surfaces.mcp.arguments import (
     OptionalText,
     WhoCalls,
     asked_task,
     strict,
-    wrong_arguments,
 )
 from orchestrator.surfaces.mcp.waiting import Waiting
 
@@ -34,25 +33,42 @@ def dynamic_tool(template: str, waiting: Waiting, who_calls: WhoCalls) -> Tool:
         instructions: Annotated[str, Field(description="All that it has to know to do it")],
         tools: Annotated[list[str], Field(description="What it may use, such as Read or Bash")],
         enable_sandbox: Annotated[
-            bool, Field(description="false: each of its tool calls waits for your approval")
+            bool,
+            Field(description="false: tool calls that change something wait for your approval"),
         ],
         ctx: Context[Any],
         context: Annotated[OptionalText, Field(description="What it should know besides")] = "",
         max_steps: Annotated[int | None, Field(description="30 unless given", ge=1)] = None,
-    ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
-        """Make an agent for one task, and run it in a container of its own."""
-        task = asked_task(who_calls(), template, description, context)
-        try:
-            wish = Wish(
-                description=description,
-                instructions=instructions,
-                tools=tuple(tools),
-                max_steps=max_steps or MAX_STEPS,
-                sandboxed=enable_sandbox,
-            )
-        except ValidationError as exc:
-            raise CallInvalid(wrong_arguments(exc)) from exc
-        return await waiting.run(ctx, task, wish=wish)
+        working_directory: Annotated[
+            OptionalText, Field(description="An absolute path of a directory to work on; optional")
+        ] = "",
+    ) -> Annotated[t.CallToolResult, RunAnswer]:
+        """Make an agent for one task and start it; answers its task id at once."""
+        if not instructions.strip():
+            raise CallInvalid("instructions is empty: say all that the agent has to know")
+        wish = _wish(
+            description=description,
+            tools=tuple(tools),
+            max_steps=max_steps or MAX_STEPS,
+            sandboxed=enable_sandbox,
+        )
+        task = asked_task(who_calls(), template, instructions, context, working_directory)
+        task = task.model_copy(update={"wish": wish})
+        reply = await waiting.run(ctx, task, background=True)
+        begun = reply.structured_content if isinstance(reply, t.CallToolResult) else None
+        return plain(
+            f"Dynamic Subagent Created\n\nTask ID: {task.run_id}\nDescription: {description}\n\n"
+            f'Use wait_for_tasks with task_ids ["{task.run_id}"] for its result, get_task_details '
+            "for how it stands, resume_subagent_task to decide its tool calls or to go on with it.",
+            {**(begun or {"run_id": task.run_id, "status": "pending"}), "task_id": task.run_id},
+        )
 
     runs = t.ToolAnnotations(title="Make a subagent", destructive_hint=False, open_world_hint=True)
     return strict(Tool.from_function(dynamic_subagent_task, annotations=runs))
+
+
+def _wish(**fields: object) -> Wish:
+    try:
+        return Wish.model_validate(fields)
+    except ValidationError as exc:
+        raise CallInvalid(wrong_arguments(exc)) from exc

@@ -53,7 +53,8 @@ class RunResources:
                 view = await self._tasks.book.view(run_id, self._who_calls())
             except RunNotFound as exc:
                 raise ResourceNotFoundError(str(exc)) from exc
-            return json.dumps(details(view), ensure_ascii=False)
+            asked = await self._service.exchanges.questions(run_id)
+            return json.dumps(details(view, asked), ensure_ascii=False)
 
         @server.resource(RUN_URI + "{run_id}" + LOGS_URI, mime_type="application/jsonl")
         async def run_logs(run_id: str) -> str:

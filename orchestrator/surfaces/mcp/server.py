@@ -30,7 +30,7 @@ from orchestrator.surfaces.mcp.arguments import (
     check_known,
     strict,
 )
-from orchestrator.surfaces.mcp.compat import Compatibility
+from orchestrator.surfaces.mcp.compat import Compatibility, known_caller
 from orchestrator.surfaces.mcp.dynamic import dynamic_tool
 from orchestrator.surfaces.mcp.notices import ChangeNotices, RunNotices
 from orchestrator.surfaces.mcp.resources import RunResources
@@ -85,6 +85,7 @@ def build_server(
             _describe_agents(service, who_calls),
             runs.serve,
             extension.serve,
+            known_caller(who_calls),
             *([compat.serve] if compat is not None else []),
         ],
         **auth,

@@ -43,8 +43,9 @@ from orchestrator.surfaces.text import shortened
 
 log = logging.getLogger(__name__)
 
-STARTS = frozenset(("run_subagent", "delegate_task", "dynamic_subagent_task"))
-"""Tools that start one run. Those that wait for what is there already make no task of it again."""
+STARTS = frozenset(("run_subagent", "delegate_task"))
+"""Tools that start one run and wait for it. Those that wait for what is there already make no task
+of it again; dynamic_subagent_task answers a task id of its own at once."""
 
 TASK_VERSIONS = frozenset(("2026-07-28",))
 """Of the protocol: earlier ones have no way to answer a call with a task."""

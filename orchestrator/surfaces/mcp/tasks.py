@@ -134,7 +134,9 @@ def _several(
         wait = await waiting.begin(ctx, who_calls())
         if timeout is not None:
             wait.at_most(timeout)
-        found = await waiting.follow(wait, named_tasks(task_ids), until=until or "all")
+        named = named_tasks(task_ids)
+        runs = [await engine.book.newest(task_id, wait.caller) for task_id in named]
+        found = await waiting.follow(wait, runs, until=until or "all")
         return found if isinstance(found, t.InputRequiredResult) else tasks_answer(found)
 
     @errors_as_answers
@@ -166,9 +168,11 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
     @errors_as_answers
     async def get_task_details(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """Tell all that is known of a task: its result, what it waits for, what it was asked."""
-        view = await tasks.book.view(task_id, who_calls())
+        caller = who_calls()
+        view = await tasks.book.view(await tasks.book.newest(task_id, caller), caller)
         answer = run_answer(view)
-        return t.CallToolResult(content=answer.content, structured_content=details(view))
+        asked = await service.exchanges.questions(view.run_id)
+        return t.CallToolResult(content=answer.content, structured_content=details(view, asked))
 
     @errors_as_answers
     async def get_logs(
@@ -203,7 +207,8 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
     @errors_as_answers
     async def cancel_task(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
         """End a task; what it had done is kept."""
-        view = await tasks.cancel(task_id, who_calls())
+        caller = who_calls()
+        view = await tasks.cancel(await tasks.book.newest(task_id, caller), caller)
         said = f"{view.agent} {view.run_id}: {view.status}"
         if view.status not in FINAL:
             said += "; it is about to end, and wait_for_tasks tells when it has"
@@ -243,24 +248,29 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
         reject_all: Annotated[OptionalFlag, Field(description="All that wait")] = False,
         input: Annotated[  # noqa: A002 as others call it
             OptionalText,
-            Field(description="What to tell it: why not, what else, or what comes next"),
+            Field(
+                description="What to tell it: why not, or what else. It reads it after the step "
+                "that it is at; when it has ended, it goes on with it"
+            ),
         ] = "",
         edited_input: Annotated[
             dict[str, dict[str, Any]] | None,
             Field(description="call_id -> what it runs with instead"),
         ] = None,
         wait: Annotated[OptionalFlag, Field(description="Wait for what comes next")] = False,
+        now: Annotated[
+            OptionalFlag, Field(description="With input: stop the step that it is at first")
+        ] = False,
     ) -> Annotated[t.CallToolResult, RunAnswer] | t.InputRequiredResult:
-        """Decide tool calls that wait; or tell a running agent something, or go on in a session."""
+        """Decide tool calls that wait; or tell an agent something, at its work or after it."""
+        task_id = await tasks.book.newest(task_id, who_calls())
         if ctx.request_state is not None:
             return await go_on(ctx, task_id, wait)
         approved = [*(approve or ()), *(edited_input or ())]
         if approve_all and reject_all:
             raise CallInvalid("approve_all and reject_all exclude each other; give one of them")
-        if (approved or approve_all) and input and not (reject or reject_all):
-            raise CallInvalid(
-                "input would interrupt what is approved; give it later, or with a rejection"
-            )
+        if now and (approved or approve_all):
+            raise CallInvalid("now would stop what is approved; leave it out, or say it later")
         heard = task_id
         if approved or reject or approve_all or reject_all:
             await tasks.book.decide(
@@ -273,6 +283,8 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
                 inputs=edited_input,
                 message=input,
             )
+            if input and not (reject or reject_all):
+                heard = await tasks.say(task_id, input, who_calls())
         elif not input:
             raise CallInvalid("there is nothing to do; give approve, reject, or input")
         elif (await tasks.book.view(task_id, who_calls())).approvals:
@@ -281,7 +293,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
                 "with a rejection or afterwards"
             )
         else:
-            heard = await tasks.say(task_id, input, who_calls())
+            heard = await tasks.say(task_id, input, who_calls(), now=now)
         return await go_on(ctx, heard, wait)
 
     return {"reply_subagent": reply_subagent, "resume_subagent_task": resume_subagent_task}

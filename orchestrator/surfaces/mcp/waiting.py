@@ -18,7 +18,6 @@ import mcp.types as t
 from mcp import MCPError
 from mcp.server.mcpserver import Context
 
-from orchestrator.access import Wish
 from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event
 from orchestrator.domain.exchange import Question
@@ -118,16 +117,14 @@ class Waiting:
             await self._deliver(wait, asked.run_id, asked.message_id, response)
         return wait
 
-    async def run(
-        self, ctx: Call, task: Task, *, background: bool = False, wish: Wish | None = None
-    ) -> ToolReply:
+    async def run(self, ctx: Call, task: Task, *, background: bool = False) -> ToolReply:
         """Run a task: to its end if that comes soon enough."""
         wait = await self.begin(ctx, task.caller)
         if background:
             wait.at_most(0)
 
         async def start(listener: Listener) -> list[str]:
-            return [await self._tasks.start(task, listener, wish=wish)]
+            return [await self._tasks.start(task, listener)]
 
         found = await self.start_and_follow(wait, start)
         return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])

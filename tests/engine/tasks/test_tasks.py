@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -91,10 +92,61 @@ async def test_an_agent_can_be_told_something_in_the_middle_of_its_work(harness:
         run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
         with anyio.fail_after(PATIENCE):
             await at_work.wait()
-            assert await tasks.say(run_id, "Leave that, and say what you heard.", "main") == run_id
+            said = "Leave that, and say what you heard."
+            assert await tasks.say(run_id, said, "main", now=True) == run_id
             (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
         assert view.result.result == "heard: Leave that, and say what you heard."
+
+
+@pytest.mark.parametrize("words", [("one",), ("one", "two")])
+async def test_an_agent_hears_what_it_is_told_after_the_tool_call_that_is_under_way(
+    harness: Harness, words: tuple[str, ...]
+) -> None:
+    steps: Steps = [bash("sleep 2; echo slept"), {"text": "{last_tool_result}; {user_texts}"}]
+    async with Tasks(harness.service(steps)) as tasks:
+        at_work = anyio.Event()
+        run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
+        with anyio.fail_after(PATIENCE):
+            await at_work.wait()
+            for text in words:
+                assert await tasks.say(run_id, text, "main") == run_id
+            (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
+    assert view.result is not None
+    assert (view.status, view.result.attempts) == ("completed", 1), view.result
+    assert view.result.result == "; ".join(("slept", "x", *words))
+    assert view.unheard == ()
+
+
+async def test_what_an_agent_is_told_while_it_answers_is_answered_too(harness: Harness) -> None:
+    steps: Steps = [{"text": "one", "delay_seconds": 3}, {"text": "{user_texts}"}]
+    async with Tasks(harness.service(steps)) as tasks:
+        asked = anyio.Event()
+        run_id = await tasks.start(task(), lambda event: _on(event.kind == "ready", asked))
+        with anyio.fail_after(PATIENCE):
+            await asked.wait()
+            await tasks.say(run_id, "and two", "main")
+            (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
+    assert view.result is not None
+    assert (view.status, view.result.result, view.result.attempts) == ("completed", "x; and two", 2)
+
+
+async def test_a_question_stays_open_while_its_agent_is_told_something(harness: Harness) -> None:
+    steps: Steps = [
+        {"tool": "mcp__parent__ask_parent", "input": {"question": "Which colour?"}},
+        {"text": "{last_tool_result}; {user_texts}"},
+    ]
+    async with Tasks(harness.service(steps, ask="parent")) as tasks:
+        run_id = await tasks.start(task())
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
+        (question,) = view.questions
+        await tasks.say(run_id, "and be brief", "main")
+        (view,) = await tasks.book.wait([run_id], "main", seconds=0)
+        assert (view.status, view.questions) == ("waiting_parent_reply", (question,))
+        await tasks.book.reply(run_id, question.message_id, "blue", "main")
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
+    assert view.result is not None
+    assert (view.status, view.result.result) == ("completed", "blue; x; and be brief")
 
 
 async def test_two_things_that_are_said_at_once_are_both_heard(harness: Harness) -> None:
@@ -106,7 +158,7 @@ async def test_two_things_that_are_said_at_once_are_both_heard(harness: Harness)
             await at_work.wait()
             async with anyio.create_task_group() as saying:
                 for text in ("one", "two"):
-                    saying.start_soon(tasks.say, run_id, text, "main")
+                    saying.start_soon(partial(tasks.say, run_id, text, "main", now=True))
             (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
     assert view.result is not None
     assert (view.status, view.reason) == ("completed", "ok"), view.result
@@ -150,7 +202,7 @@ async def test_what_an_agent_is_told_before_it_is_at_work_waits_until_it_is(
     steps: Steps = [bash(FOR_EVER), {"text": "heard: {last_user_text}"}]
     async with Tasks(harness.service(steps)) as tasks:
         run_id = await tasks.start(task("the task"))
-        assert await tasks.say(run_id, "Leave that.", "main") == run_id
+        assert await tasks.say(run_id, "Leave that.", "main", now=True) == run_id
         (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         events = await harness.store.events(run_id)
     assert view.result is not None

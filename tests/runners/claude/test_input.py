@@ -18,6 +18,10 @@ def test_a_message_is_one_line_and_its_text_is_not_the_last_block(text: str) -> 
     assert json.loads(said) == {"type": "user", "message": {"role": "user", "content": blocks}}
 
 
+def test_a_message_can_have_an_id() -> None:
+    assert json.loads(claude_input.user_message("hello", "u-1"))["uuid"] == "u-1"
+
+
 def test_control_requests_carry_their_id() -> None:
     assert json.loads(claude_input.interrupt("r1")) == {
         "type": "control_request",

@@ -20,6 +20,7 @@ from orchestrator.runners.signs import (
     Retrying,
     Said,
     Sign,
+    TakenUp,
     ToolCalled,
     ToolReturned,
     TurnEnded,
@@ -104,6 +105,13 @@ def test_a_request_of_the_cli_that_we_do_not_know_is_told_by_its_id() -> None:
         assert sign == ControlAsked(request_id="r1")
     assert isinstance(parse(line({"type": "control_request"}))[0], Noise)
     assert isinstance(parse(line({"type": "control_cancel_request"}))[0], Noise)
+
+
+def test_a_message_that_is_taken_up_is_told_and_one_that_waits_is_not() -> None:
+    told = {"type": "command_lifecycle", "command_uuid": "u-1"}
+    assert parse(line({**told, "state": "queued"})) == []
+    for state in ("started", "completed", "cancelled", "discarded", "refused"):
+        assert parse(line({**told, "state": state})) == [TakenUp(message_id="u-1")]
 
 
 def test_a_tool_that_takes_long_is_not_noise() -> None:

@@ -43,7 +43,8 @@ async def claude_plays(stage: Stage, home: Path, play: Play, version: str) -> st
     """Run the CLI as a client of `orchestrator serve` until the play is over; what it said last."""
     claude = _claude(version)
     await anyio.Path(home).mkdir()
-    ours = {k: v for k, v in stage.env.items() if k.startswith("ORCHESTRATOR_")}
+    # A server of this checkout, whichever one is installed.
+    ours = {k: v for k, v in stage.env.items() if k.startswith(("ORCHESTRATOR_", "PYTHONPATH"))}
     entry = {
         "type": "stdio",
         "command": COMMAND,

@@ -135,7 +135,7 @@ async def steering(caller: Caller) -> None:
     run_id = run["run_id"]
     while "tool_call" not in await _kinds(caller, run_id):
         await anyio.sleep(0.05)
-    await caller.call("resume_subagent_task", task_id=run_id, input="Leave that.")
+    await caller.call("resume_subagent_task", task_id=run_id, input="Leave that.", now=True)
     caller.memory.words.add((run_id, "Leave that."))
     done = await caller.ended(run_id)
     assert done["result"] == "heard Leave that."

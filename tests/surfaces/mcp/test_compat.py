@@ -90,9 +90,10 @@ async def test_an_agent_is_made_at_call_time_inside_the_bounds_of_its_template(
         )
         names = [tool.name for tool in (await server.client.list_tools()).tools]
         assert "dynamic_subagent_task" not in names
-    wish = {"description": "say-it", "instructions": "Say it.", "tools": ["Bash"]}
+    wish = {"description": "d", "instructions": "say-it", "tools": ["Bash"]}
     async with serve(template=template) as server:
-        done = await server.call("dynamic_subagent_task", **wish, enable_sandbox=True)
+        made = await server.call("dynamic_subagent_task", **wish, enable_sandbox=True)
+        (done,) = await server.ended(made["task_id"])
         assert done["result"] == "say-it"
         more = {**wish, "tools": ["Bash", "Write"], "enable_sandbox": True}
         code, said = await server.refused("dynamic_subagent_task", **more)
@@ -107,9 +108,10 @@ async def test_an_agent_is_made_at_call_time_inside_the_bounds_of_its_template(
         )
         assert said.startswith("max_steps: ")
 
-        now = await server.call("dynamic_subagent_task", **wish, enable_sandbox=False)
+        made = await server.call("dynamic_subagent_task", **wish, enable_sandbox=False)
+        (now,) = await server.ended(made["task_id"])
         assert now["status"] == "paused"
         done = await server.call(
-            "resume_subagent_task", task_id=now["run_id"], approve_all=True, wait=True
+            "resume_subagent_task", task_id=made["task_id"], approve_all=True, wait=True
         )
         assert done["result"] == "say-it"

@@ -102,7 +102,7 @@ async def test_children_in_the_background_are_waited_for_steered_and_cancelled(
         two = begun["run_id"]
         await _at_work(stage, one, two)
         waited = yield tool("wait_for_tasks", task_ids=[one, two], timeout=0.1)
-        steered = yield tool("resume_subagent_task", task_id=one, input="Leave that.")
+        steered = yield tool("resume_subagent_task", task_id=one, input="Leave that.", now=True)
         first = yield tool("wait_for_tasks", task_ids=[one, two], until="any")
         second = yield tool("cancel_task", task_id=two)
         seen.extend((waited, steered, first, second))

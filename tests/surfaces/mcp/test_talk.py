@@ -147,9 +147,9 @@ async def test_tool_calls_are_rejected_and_approved_with_other_input(serve: Serv
         _, said = await server.refused("resume_subagent_task", **task, **both)
         assert said.startswith("approve_all and reject_all exclude each other")
         _, said = await server.refused(
-            "resume_subagent_task", **task, approve=[wanted["call_id"]], input="and be quick"
+            "resume_subagent_task", **task, approve_all=True, input="and be quick", now=True
         )
-        assert said.startswith("input would interrupt what is approved")
+        assert said.startswith("now would stop what is approved")
 
         now = await server.call(
             "resume_subagent_task", **task, reject_all=True, input="not that", wait=True
@@ -176,7 +176,7 @@ async def test_a_running_agent_is_told_something(serve: Serve) -> None:
                 if "tool_call" in [event["kind"] for event in log["events"]]:
                     break
         done = await server.call(
-            "resume_subagent_task", task_id=run["run_id"], input="Stop that.", wait=True
+            "resume_subagent_task", task_id=run["run_id"], input="Stop that.", now=True, wait=True
         )
         assert done["result"] == "heard: Stop that."
         code, said = await server.refused(
