@@ -17,6 +17,7 @@ from orchestrator.surfaces.mcp.arguments import (
     WhoCalls,
     asked_task,
     strict,
+    wrong_arguments,
 )
 from orchestrator.surfaces.mcp.waiting import Waiting
 
