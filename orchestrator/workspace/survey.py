@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from orchestrator.errors import MountRefused
@@ -142,14 +143,9 @@ def _is_agent(fd: int, row: os.DirEntry[str]) -> bool:
     """Also where only the filesystem takes one name for the other; a link counts in any case."""
     try:
         os.stat(AGENT_NAME, dir_fd=fd, follow_symlinks=False)
-        if row.is_symlink():
-            return True
-        with open(os.open(row.name, FILE, dir_fd=fd), "rb") as file:
-            return is_agent(file.read(AGENT_HEAD_BYTES))
     except FileNotFoundError:
         return False
-    except OSError:
-        return True
+    return describes_agent(lambda: os.open(row.name, FILE, dir_fd=fd))
 
 
 def _mark(fd: int, name: str, *, parts: bool = False) -> str:
@@ -178,15 +174,29 @@ def _identity(folder: int, name: str) -> Identity:
 def agent_above(root: Path) -> Path | None:
     """The agent's folder that a directory is in, if it is in one: all of that is the agent's."""
     for folder in root.parents:
-        try:
-            with open(os.open(folder / AGENT_NAME, FILE), "rb") as file:
-                if is_agent(file.read(AGENT_HEAD_BYTES)):
-                    return folder
-        except (FileNotFoundError, PermissionError):
-            continue
-        except OSError:
-            return folder  # a link to one, or nothing that we know
+        if describes_agent(partial(os.open, folder / AGENT_NAME, FILE)):
+            return folder
     return None
+
+
+def describes_agent(opener: Callable[[], int]) -> bool:
+    """Whether a file that is called agent.md is one; a link counts, and so does a file that we
+    cannot read.
+    """
+    try:
+        fd = opener()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    try:
+        return is_agent(os.read(fd, AGENT_HEAD_BYTES))
+    except IsADirectoryError:
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
 
 
 def changed_since(before: dict[str, str], after: dict[str, str]) -> list[str]:

@@ -12,16 +12,14 @@ from pathlib import Path
 from orchestrator.workspace.changes.collected import Change, Changes
 from orchestrator.workspace.git.named import named_by_git
 from orchestrator.workspace.ours import (
-    AGENT_HEAD_BYTES,
     AGENT_NAME,
     SERVER_NAME,
     SERVERS,
-    is_agent,
     is_ours,
 )
 from orchestrator.workspace.paths import FILE, Root, parents, plain_parts
 from orchestrator.workspace.reading.pack import shown
-from orchestrator.workspace.survey import agent_above
+from orchestrator.workspace.survey import agent_above, describes_agent
 
 YOURSELF = "take what you want of it from `orchestrator show RUN --patch` yourself"
 
@@ -83,22 +81,11 @@ def _ours(changes: Changes, tree: Root) -> Iterator[tuple[str, str]]:
 def _agent(changes: Changes, change: Change) -> bool:
     if change.new.kind != "file":
         return change.new.kind == "symlink"
-    return _begins_as_agent(lambda: os.open(changes.object_path(change.new.sha256), FILE))
+    return describes_agent(lambda: os.open(changes.object_path(change.new.sha256), FILE))
 
 
 def _is_agent_here(tree: Root, path: str) -> bool:
-    return _begins_as_agent(lambda: tree.open_file(path))
-
-
-def _begins_as_agent(opener: Callable[[], int]) -> bool:
-    """Whether a file describes an agent; a link, or what cannot be read, counts as one."""
-    try:
-        with open(opener(), "rb") as file:
-            return is_agent(file.read(AGENT_HEAD_BYTES))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
+    return describes_agent(lambda: tree.open_file(path))
 
 
 def _is_among_agents(tree: Root, path: str, is_home: Callable[[str], bool]) -> bool:
