@@ -10,6 +10,9 @@ MessageStatus = Literal["pending_parent_reply", "parent_replied", "acknowledged_
 
 Decision = Literal["pending", "approved", "rejected", "timed_out"]
 
+ApprovalBy = Literal["parent", "user"]
+"""Who may allow a tool call: the caller, or only a person."""
+
 
 class Question(Frozen):
     """Something that the agent asked, and what it was told."""
@@ -43,6 +46,8 @@ class Approval(Frozen):
     """What runs instead of what was asked for."""
     message: str = ""
     """Why it was rejected, for the agent."""
+    approval_by: ApprovalBy = "parent"
+    """As agent.md said when it was asked."""
 
     @property
     def approved(self) -> bool:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from orchestrator.domain.agent import Asking
-from orchestrator.domain.exchange import Approval, Question
+from orchestrator.domain.exchange import Approval, ApprovalBy, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.record import Record
@@ -44,6 +44,7 @@ class Desk:
         clock: Clock,
         asking: Asking,
         news: News,
+        approval_by: ApprovalBy = "parent",
     ) -> None:
         self._run_id = run_id
         self._store = store
@@ -52,6 +53,7 @@ class Desk:
         self._clock = clock
         self._asking = asking
         self._news = news
+        self._approval_by = approval_by
         self._open: dict[str, str] = {}
         """What is waited for: its id -> "question" or "approval"."""
         self._replied: set[str] = set()
@@ -96,6 +98,7 @@ class Desk:
             input=_object(self._record.clean_value(input)),
             asked=now,
             deadline=now + self._asking.approval_seconds,
+            approval_by=self._approval_by,
         )
         if not await self._exchanges.request(wanted):
             # Or the approval of one call could be used for another, which no caller has seen.

@@ -155,6 +155,12 @@ class Record:
         """
         return self._redactor.text(text).encode(errors="replace").decode()
 
+    def sure(self, text: str) -> str:
+        """The beginning of a text that goes on, up to what may be the beginning of a secret."""
+        head = text.encode("utf-8", "surrogatepass")
+        decided, _ = self._redactor.masked(head, b"*", last=False)
+        return head[: len(decided)].decode("utf-8", "ignore")
+
     def clean_value(self, value: object) -> object:
         """The same for a JSON value, keys included."""
         if isinstance(value, str):
@@ -168,9 +174,7 @@ class Record:
     def _short(self, text: str, limit: int) -> str:
         """The beginning of a text, clean: a secret that is cut there is not in it either."""
         if len(text) > LOOKED_AT * limit:
-            head = text[: LOOKED_AT * limit].encode("utf-8", "surrogatepass")
-            decided, _ = self._redactor.masked(head, b"*", last=False)
-            text = head[: len(decided)].decode("utf-8", "replace")
+            text = self.sure(text[: LOOKED_AT * limit])
         return self.clean(text)[:limit]
 
     def _bounded(self, value: object, depth: int) -> object:

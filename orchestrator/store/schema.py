@@ -64,6 +64,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX IF NOT EXISTS open_orders ON orders (taken, run_id)",
         "CREATE INDEX IF NOT EXISTS orders_by_run ON orders (run_id)",
     ),
+    # 2. Who may allow a tool call; callers could allow all of them before.
+    ("ALTER TABLE approvals ADD COLUMN approval_by TEXT NOT NULL DEFAULT 'parent'",),
 )
 """Statements, each entry in its order; not a script, which would commit before it begins."""
 

@@ -10,15 +10,17 @@ from collections.abc import Callable
 
 import anyio.to_thread
 
-from orchestrator.domain.events import Event
+from orchestrator.domain.events import Event, said_so_far
 from orchestrator.domain.result import RunResult, Usage
 from orchestrator.store.runs import RunRecord, Store
 from orchestrator.workspace.kept import Handed
 
 LOST_MESSAGE = (
-    "the orchestrator that ran it has died, and its container with it; what it had said last is in "
-    "partial_text. Ask for it again, in the same session if the agent has one"
+    "the orchestrator that ran it has died, and its container with it{said}. Ask for it again, in "
+    "the same session if the agent has one"
 )
+
+LOST_SAID = "; what it had said last is in partial_text"
 
 LOST_SAVED = (
     ". What it had changed in its copy by {when} is kept, though a file may be half written: "
@@ -58,7 +60,7 @@ def lost_result(
     record: RunRecord, events: tuple[Event, ...], handed: Handed | None = None
 ) -> RunResult:
     """What the record tells of a run that was cut off. Pure."""
-    texts = [event.text for event in events if event.kind == "text"]
+    said = said_so_far(events)
     requests = [event.data for event in events if event.kind == "model_request"]
     counts = {name: sum(_number(data, name) for data in requests) for name in COUNTS}
     cost = sum(_number(data, "cost_usd") for data in requests)
@@ -70,8 +72,8 @@ def lost_result(
         caller=record.caller,
         status="failed",
         reason="orchestrator_lost",
-        message=LOST_MESSAGE + saved,
-        partial_text=texts[-1] if texts else "",
+        message=LOST_MESSAGE.format(said=LOST_SAID if said else "") + saved,
+        partial_text=said,
         duration_ms=int((events[-1].at - record.created) * 1000) if events else 0,
         cost_usd=round(cost, 6),
         usage=Usage(

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import new_class
 from typing import Annotated, Any
 
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from pydantic import BeforeValidator, ValidationError
 
@@ -14,6 +15,8 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
 from orchestrator.errors import CallInvalid, MountRefused
+from orchestrator.surfaces.mcp.answers import refusal
+from orchestrator.surfaces.text import named
 
 OptionalText = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
 """Many a model writes null for what it leaves out."""
@@ -28,18 +31,70 @@ WhoCalls = Callable[[], str]
 """Who is calling: known from the server's entry or the token, never from an argument."""
 
 
-def strict(tool: Tool) -> Tool:
-    """Refuse arguments that the tool does not have, which the SDK would drop without a word.
+NAMED_MISTAKES = 5
+"""Of what is wrong with the arguments of one call."""
 
-    What models read of every tool in every conversation is made short, too.
+ERROR_SCHEMA = {
+    "type": "object",
+    "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
+    "required": ["code", "message"],
+}
+"""What any tool may answer instead of what it is for, under `error`."""
+
+
+class CheckedTool(Tool):
+    """A tool that answers wrong arguments as it answers any other error: a sentence and a code."""
+
+    async def run(
+        self, arguments: dict[str, Any], context: Any, convert_result: bool = False
+    ) -> Any:
+        try:
+            return await super().run(arguments, context, convert_result)
+        except ToolError as exc:
+            if not isinstance(exc.__cause__, ValidationError) or type(exc) is not ToolError:
+                raise
+            return refusal(CallInvalid(self._mistakes(exc.__cause__)))
+
+    def _mistakes(self, exc: ValidationError) -> str:
+        found = list(dict.fromkeys(map(_mistake, exc.errors(include_url=False))))
+        more = f"; and {len(found) - NAMED_MISTAKES} more" if len(found) > NAMED_MISTAKES else ""
+        return f"{self.name}: {'; '.join(found[:NAMED_MISTAKES])}{more}. It takes {self._takes()}"
+
+    def _takes(self) -> str:
+        properties, needed = self.parameters["properties"], self.parameters.get("required", ())
+        optional = [name for name in properties if name not in needed]
+        said = ", ".join(name for name in properties if name in needed)
+        return f"{said} [{', '.join(optional)}]".strip() if optional else said or "no arguments"
+
+
+def _mistake(error: Any) -> str:
+    """One of pydantic's, in a few words; what was given is not repeated."""
+    where = ".".join(map(str, error["loc"]))
+    if error["type"] == "missing":
+        return f"{named(where)} is missing"
+    if error["type"] == "extra_forbidden":
+        return f"there is no argument {named(where)}"
+    return f"{named(where)}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def strict(tool: Tool, *, extra: bool = False) -> Tool:
+    """Refuse arguments that the tool does not have, which the SDK would drop without a word, unless
+    `extra` ones may come.
+
+    What models read of every tool in every conversation is made short, too. What the tool declares
+    to answer holds for its errors as well: strict clients refuse what it does not declare.
     """
     loose = tool.fn_metadata.arg_model
-    tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
-    tool.parameters = {**_terse(tool.parameters, {"title"}), "additionalProperties": False}
+    tool.parameters = _terse(tool.parameters, {"title"})
+    if not extra:
+        tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
+        tool.parameters["additionalProperties"] = False
     if tool.fn_metadata.output_schema is not None:
-        said = _terse(tool.fn_metadata.output_schema, {"title", "description"})
+        said = _terse(tool.fn_metadata.output_schema, {"title", "description", "default"})
+        said["properties"] = {**said.get("properties", {}), "error": ERROR_SCHEMA}
+        said.pop("required", None)
         tool.fn_metadata.output_schema = said
-    return tool
+    return CheckedTool.model_construct(**dict(tool))
 
 
 def _terse(schema: Any, left_out: set[str]) -> Any:

@@ -111,7 +111,7 @@ async def test_children_in_the_background_are_waited_for_steered_and_cancelled(
     said = await claude_plays(stage, tmp_path / "home", play(), VERSION)
     assert said == "I heard: Leave that. / cancelled"
     waited, steered, first, second = seen
-    assert waited["running"] == [task["run_id"] for task in waited["tasks"]]
+    assert waited["running"] == [task["run_id"] for task in waited["tasks"]]  # both at work
     assert steered["status"] == "running"
     assert first["running"] == [second["run_id"]]
     ended = [("works", "cancelled", "cancelled"), ("works", "completed", "ok")]

@@ -226,9 +226,9 @@ async def test_an_agent_that_is_not_there_or_not_for_this_caller_is_refused(clie
 async def test_arguments_that_nobody_understands_are_an_error(client: Client) -> None:
     good = {"agent_name": "echo", "prompt": "hi"}
     wrong: dict[str, dict[str, object]] = {
-        "working_directory\n  Extra inputs are not permitted": {**good, "working_directory": "/x"},
-        "prompt\n  Field required": {"agent_name": "echo"},
-        "prompt\n  Input should be a valid string": {**good, "prompt": 7},
+        "there is no argument working_directory": {**good, "working_directory": "/x"},
+        "prompt is missing": {"agent_name": "echo"},
+        "prompt: Input should be a valid string": {**good, "prompt": 7},
         "prompt: String should have at least 1 character": {**good, "prompt": ""},
     }
     for why, arguments in wrong.items():
@@ -301,9 +301,17 @@ async def test_a_call_that_the_client_cancels_ends_the_run(stage: Stage, era: st
         assert (await call(client, "list_agents")).structured_content
 
 
-@pytest.mark.parametrize("how", ["stdin ends", "the client is gone", "SIGTERM", "SIGINT"])
-async def test_a_server_that_is_left_or_told_to_stop_ends_its_runs_first(
-    stage: Stage, how: str
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("stdin ends", "the client went away"),
+        ("the client is gone", "the client went away"),
+        ("SIGTERM", "the orchestrator was stopped"),
+        ("SIGINT", "the orchestrator was stopped"),
+    ],
+)
+async def test_a_server_that_is_left_or_told_to_stop_ends_its_runs_first_and_says_why(
+    stage: Stage, how: str, why: str
 ) -> None:
     stage.add_agent("slow", FOR_EVER)
     async with raw_server(stage) as server:
@@ -321,6 +329,7 @@ async def test_a_server_that_is_left_or_told_to_stop_ends_its_runs_first(
     assert server.process.returncode == 0
     assert await stage.containers() == []
     assert stage.runs() == [("slow", "cancelled", "cancelled")]
+    assert stage.messages() == [why]
     assert stage.stderr.read_text() == ""
 
 
