@@ -16,11 +16,14 @@ from orchestrator.store.runs import RunRecord, Store
 from orchestrator.workspace.kept import Handed
 
 LOST_MESSAGE = (
-    "the orchestrator that ran it has died, and its container with it{said}. Ask for it again, in "
-    "the same session if the agent has one"
+    "the orchestrator that ran it has died, and its container with it; what it had said last is in "
+    "partial_text. Ask for it again, in the same session if the agent has one"
 )
 
-LOST_SAID = "; what it had said last is in partial_text"
+LOST_SILENT = (
+    "the orchestrator that ran it has died, and its container with it, before it had said "
+    "anything. Ask for it again, in the same session if the agent has one"
+)
 
 LOST_SAVED = (
     ". What it had changed in its copy by {when} is kept, though a file may be half written: "
@@ -72,7 +75,7 @@ def lost_result(
         caller=record.caller,
         status="failed",
         reason="orchestrator_lost",
-        message=LOST_MESSAGE.format(said=LOST_SAID if said else "") + saved,
+        message=(LOST_MESSAGE if said else LOST_SILENT) + saved,
         partial_text=said,
         duration_ms=int((events[-1].at - record.created) * 1000) if events else 0,
         cost_usd=round(cost, 6),

@@ -63,6 +63,16 @@ class TasksAnswer(BaseModel):
     tasks: list[RunAnswer]
 
 
+class AppliedAnswer(BaseModel):
+    """Of apply_changes."""
+
+    model_config = ConfigDict(extra="allow")
+
+    files: list[dict[str, str]]
+    already: bool
+    dry_run: bool
+
+
 class ListedAgent(BaseModel):
     """An agent that the caller may run."""
 

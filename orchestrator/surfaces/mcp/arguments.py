@@ -34,11 +34,7 @@ WhoCalls = Callable[[], str]
 NAMED_MISTAKES = 5
 """Of what is wrong with the arguments of one call."""
 
-ERROR_SCHEMA = {
-    "type": "object",
-    "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
-    "required": ["code", "message"],
-}
+ERROR_SCHEMA = {"type": "object", "required": ["code", "message"]}
 """What any tool may answer instead of what it is for, under `error`."""
 
 
@@ -108,7 +104,7 @@ def _terse(schema: Any, left_out: set[str]) -> Any:
         if key in ("properties", "$defs")
         else _terse(value, left_out)
         for key, value in schema.items()
-        if key not in left_out
+        if key not in left_out and (key, value) != ("additionalProperties", True)
     }
 
 

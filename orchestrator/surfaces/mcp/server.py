@@ -21,6 +21,7 @@ from orchestrator.errors import MountRefused, OrchestratorError
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.answers import (
     AgentsAnswer,
+    AppliedAnswer,
     RunAnswer,
     errors_as_answers,
     plain,
@@ -43,7 +44,6 @@ from orchestrator.surfaces.mcp.task_extension import TaskExtension
 from orchestrator.surfaces.mcp.tasks import BIG, task_tools
 from orchestrator.surfaces.mcp.waiting import Waiting
 from orchestrator.surfaces.text import one_line, quoted, shortened
-from orchestrator.workspace.applying.apply import Applied
 
 INSTRUCTIONS = (
     "Hand tasks to specialised agents with run_subagent. Each runs in a locked container of its "
@@ -151,7 +151,7 @@ def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool
     async def apply_changes(
         run_id: Annotated[str, Field(description="The run whose changes are to be applied")],
         dry_run: Annotated[bool, Field(description="Only say what would be done")] = False,
-    ) -> Annotated[t.CallToolResult, Applied]:
+    ) -> Annotated[t.CallToolResult, AppliedAnswer]:
         """Apply to the workspace what an agent changed in its copy; all of it, or nothing."""
         return await _apply(service, who_calls(), run_id, dry_run)
 
@@ -191,8 +191,8 @@ async def _apply(service: Service, caller: str, run_id: str, dry_run: bool) -> t
     found = applied.model_dump(mode="json", exclude={"files"})
     files = [without_empty(file.model_dump(mode="json")) for file in applied.files]
     step = f'to apply them, call apply_changes with run_id "{run_id}"' if dry_run else ""
-    found = {"files": files, **found, "next": "" if applied.already else step}
-    return plain("\n".join(lines), without_empty(found))
+    more = without_empty({**found, "next": "" if applied.already else step})
+    return plain("\n".join(lines), {"files": files, **more})
 
 
 def _describe_agents(service: Service, who_calls: WhoCalls) -> Any:
