@@ -115,7 +115,8 @@ class Record:
             data={key: self._bounded(value, DATA_DEPTH) for key, value in data.items()},
         )
         self._pending.append(event)
-        self._tail.append(f"{kind}: {line}" if line else kind)
+        if kind != "saying":
+            self._tail.append(f"{kind}: {line}" if line else kind)
         if kind == "warning" and len(self._warnings) < LOG_LINES:
             self._warnings[line] = None
         if kind == "ended":

@@ -67,7 +67,8 @@ def lost_result(
     requests = [event.data for event in events if event.kind == "model_request"]
     counts = {name: sum(_number(data, name) for data in requests) for name in COUNTS}
     cost = sum(_number(data, "cost_usd") for data in requests)
-    lines = [f"{event.kind}: {event.text}" if event.text else event.kind for event in events]
+    told = [event for event in events if event.kind != "saying"]
+    lines = [f"{event.kind}: {event.text}" if event.text else event.kind for event in told]
     saved = LOST_SAVED.format(when=handed.when, run_id=record.run_id) if handed else ""
     return RunResult(
         run_id=record.run_id,

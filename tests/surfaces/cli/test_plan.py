@@ -174,6 +174,7 @@ def test_programs_read_the_same() -> None:
         },
         "tools": {"allow": ["Bash", "Read"], "deny": ["Bash(rm:*)"]},
         "approval": {},
+        "approval_by": "parent",
         "ask": {"whom": "nobody", "answer_seconds": 3600.0, "approval_seconds": 3600.0},
         "subagents": [],
         "mcp_servers": [{"name": "tracker", "command": "npx", "args": ["-y", "it"]}],
