@@ -234,7 +234,7 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
     assert told[9:-7] == [
         Row("tools allowed", "Bash, Read"),
         Row("tools denied", "Write, Read"),
-        Row("approval", "the caller decides about: Bash"),
+        Row("approval", "only a person allows: Bash"),
         Row("asks", "may ask the person behind its caller"),
         Row("subagents", "may run fixer", warning=True),
         Row("MCP servers", "none"),
