@@ -15,6 +15,7 @@ from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.images.agent_image import build_agent_image
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.settings import Settings, read_settings
+from tests.answers_check import checked_answers
 
 JOIN_SECONDS = 5
 """For a thread that is on its way out when the test ends."""
@@ -28,6 +29,12 @@ hypothesis_settings.load_profile("patient")
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _every_answer_fits_its_schema() -> Iterator[None]:
+    with checked_answers():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import MIB, SHM_BYTES, leaves_room
+from orchestrator.domain.exchange import ApprovalBy
 from orchestrator.domain.hosts import host_rule
 from orchestrator.domain.names import Name
 from orchestrator.domain.variables import Template
@@ -328,6 +329,12 @@ def _format_for_schema(fields: dict[str, Any]) -> Literal["text", "json"]:
     return "text" if fields.get("output_schema") is None else "json"
 
 
+def _approvers(fields: dict[str, Any]) -> ApprovalBy:
+    """Who is asked is who approves, unless the author says otherwise."""
+    asking = fields.get("ask") or Asking()
+    return "user" if asking.whom == "user" else "parent"
+
+
 class AgentSpec(Frozen):
     """One agent: its frontmatter, and its system prompt."""
 
@@ -367,6 +374,8 @@ class AgentSpec(Frozen):
     """Whom it may ask while it works."""
     approval: dict[Pattern, Verdict] = {}
     """Which allowed tools need the caller's approval: rules, or "*", and auto, ask, deny."""
+    approval_by: ApprovalBy = Field(default_factory=_approvers)
+    """Who may allow those: the caller, which may be a model, or only a person."""
     subagents: tuple[Name, ...] = ()
     """Agents that it may run itself."""
     network: Network = Network()

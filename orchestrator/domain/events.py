@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from orchestrator.domain import Frozen
@@ -12,6 +13,7 @@ EventKind = Literal[
     "started",  # the CLI runs
     "ready",  # the CLI has said who it is: data = session_id, model, tools, mcp_servers
     "text",  # the agent said something
+    "saying",  # a piece of what it has not said to the end
     "tool_call",  # data = id, tool, input
     "tool_result",  # data = id, is_error
     "mcp_failed",  # a declared MCP server is not there: data = name, status
@@ -49,3 +51,14 @@ class Event(Frozen):
     text: str = ""
     """One line for people, bounded and without secrets."""
     data: dict[str, object] = {}
+
+
+def said_so_far(events: Iterable[Event]) -> str:
+    """What the agent said last, whole or not. `events` are the run's, or the last of them."""
+    said, unfinished = "", ""
+    for event in events:
+        if event.kind == "text":
+            said, unfinished = event.text, ""
+        elif event.kind == "saying":
+            unfinished = event.text if event.data.get("begins") else unfinished + event.text
+    return unfinished or said

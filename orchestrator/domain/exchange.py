@@ -18,6 +18,9 @@ AnsweredBy = Literal["", "caller", "default", "withdrawn"]
 
 Decision = Literal["pending", "approved", "rejected", "timed_out"]
 
+ApprovalBy = Literal["parent", "user"]
+"""Who may allow a tool call: the caller, or only a person."""
+
 
 class Question(Frozen):
     """Something that the agent asked, and what it was told."""
@@ -56,6 +59,8 @@ class Approval(Frozen):
     """Why it was rejected, for the agent."""
     whom: str = ""
     """Who decided, and from which window, for people."""
+    approval_by: ApprovalBy = "parent"
+    """As agent.md said when it was asked."""
 
     @property
     def approved(self) -> bool:

@@ -18,6 +18,7 @@ from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import MIB, Launch
 from orchestrator.domain.events import EventKind
 from orchestrator.engine.record import Record
+from orchestrator.engine.unfinished import UnfinishedText
 from orchestrator.errors import WireLost
 from orchestrator.runners.claude import input as claude_input
 from orchestrator.runners.claude.output import Parser
@@ -30,6 +31,7 @@ from orchestrator.runners.signs import (
     Ready,
     Retrying,
     Said,
+    Saying,
     Sign,
     TakenUp,
     ToolCalled,
@@ -181,8 +183,8 @@ class Conversation:
         self._noise = 0
         self._asked: dict[str, PermissionAsked] = {}
         self._refusals: asyncio.Queue[bytes] = asyncio.Queue(MAX_ASKED)
-        self.last_text = ""
-        """What the agent said last."""
+        self._last_said = ""
+        self._unfinished = UnfinishedText()
         self.ready = Ready()
         self.at_work = asyncio.Event()
         """The CLI has begun a turn: from now on there is something to interrupt."""
@@ -202,7 +204,8 @@ class Conversation:
         self._output_left = output_bytes
         self._noise = 0
         self._unread.clear()
-        self.last_text = ""
+        self._last_said = ""
+        self._unfinished = UnfinishedText()
         self.at_work = asyncio.Event()
         self.denied = {}
         self.tools_failed = False
@@ -358,6 +361,17 @@ class Conversation:
                     return
                 self._stderr = (self._stderr + data)[-CLI_STDERR_BYTES:]
 
+    @property
+    def last_text(self) -> str:
+        """What the agent said last, whole or not."""
+        unfinished = "" if self._record is None else self._unfinished.text(self._record)
+        return unfinished or self._last_said
+
+    def tell_unfinished(self) -> None:
+        """Have the record know what the agent has said of what it is saying."""
+        if self._record is not None:
+            self._unfinished.tell(self._record)
+
     def last_words(self) -> str:
         """The end of what the CLI said on stderr, without secrets."""
         said = self._stderr.decode(errors="replace").strip()
@@ -386,8 +400,11 @@ class Conversation:
             elif isinstance(sign, Ready):
                 self._on_ready(sign)
             elif isinstance(sign, Said):
-                self.last_text = sign.text
+                self._unfinished.end()
+                self._last_said = sign.text
                 self._note("text", sign.text)
+            elif isinstance(sign, Saying):
+                self._unfinished.hear(sign.text, begins=sign.begins)
             elif isinstance(sign, ToolCalled):
                 line = f"{sign.tool} {_one_line(sign.input)}"
                 self._note("tool_call", line, id=sign.id, tool=sign.tool, input=sign.input)

@@ -16,7 +16,7 @@ import anyio
 
 from orchestrator.domain.agent import Asking
 from orchestrator.domain.container import MIB
-from orchestrator.domain.exchange import AnsweredBy, Approval, Question
+from orchestrator.domain.exchange import AnsweredBy, Approval, ApprovalBy, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.record import Record
@@ -61,6 +61,7 @@ class Desk:
         clock: Clock,
         asking: Asking,
         news: News,
+        approval_by: ApprovalBy = "parent",
     ) -> None:
         self._run_id = run_id
         self._store = store
@@ -69,6 +70,7 @@ class Desk:
         self._clock = clock
         self._asking = asking
         self._news = news
+        self._approval_by = approval_by
         self._open: dict[str, str] = {}
         """What is waited for: its id -> "question" or "approval"."""
         self._replied: set[str] = set()
@@ -132,6 +134,7 @@ class Desk:
             input=_object(await self._record.cleaned(input)),
             asked=now,
             deadline=now + self._asking.approval_seconds,
+            approval_by=self._approval_by,
         )
         if not self._may_ask_about(wanted):
             return wanted.model_copy(update={"decision": "rejected", "message": NO_MORE_APPROVALS})

@@ -13,7 +13,7 @@ OUTSIDE: frozenset[EventKind] = frozenset(
 """What the gateway saw. It is counted by itself: chatter must not hide it."""
 
 CHATTER: frozenset[EventKind] = frozenset(
-    ("text", "tool_call", "tool_result", "ready", "mcp_failed", "api_retry", "status")
+    ("text", "saying", "tool_call", "tool_result", "ready", "mcp_failed", "api_retry", "status")
 )
 """What the agent can have us say as often as it likes. All else is ours, and seldom dropped."""
 

@@ -27,6 +27,8 @@ from orchestrator.store.session_rows import SessionKey
 MAX_ERRANDS = 32
 """Tasks that one run may hand to others."""
 
+CANCELLED = "the caller cancelled the run"
+
 MAX_AGENT_DEPTH = 3
 """Agents that run agents that run agents."""
 
@@ -50,6 +52,8 @@ class LiveRun:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Cancel it to end the run. Not asyncio's own cancel: that would go through the shields that
     keep the end of a run."""
+    cancelled_why: str = CANCELLED
+    """What is said of a run that `scope` has ended."""
     began: float = field(default_factory=time.monotonic)
 
     delegations: int = 0
@@ -104,6 +108,12 @@ class LiveRun:
         return self.prepared.session if self.prepared.task.session else None
 
     # Its end
+
+    def cancel(self, why: str = CANCELLED) -> None:
+        """End the run; the first reason is the one that is kept."""
+        if not self.scope.cancel_called:
+            self.cancelled_why = why
+            self.scope.cancel()
 
     @property
     def decided(self) -> bool:
@@ -171,6 +181,11 @@ class LiveRun:
         self.session_name, self.session_note = self.prepared.session.name, note
         if note:
             self.record.note("warning", note)
+
+    @property
+    def last_text(self) -> str:
+        """What its agent said last, whole or not."""
+        return self.partial_text if self._stage is None else self._stage.conversation.last_text
 
     @property
     def can_hear(self) -> bool:

@@ -177,7 +177,8 @@ class Record:
             run_id=self._run_id, seq=self._seq, at=time.time(), kind=kind, text=line, data=clean
         )
         self._pending.append(event)
-        self._tail.append(f"{kind}: {line}" if line else kind)
+        if kind != "saying":
+            self._tail.append(f"{kind}: {line}" if line else kind)
         if kind == "warning" and len(self._warnings) < LOG_LINES:
             self._warnings[line] = None
         if kind == "ended":
@@ -217,6 +218,12 @@ class Record:
         """
         return self._redactor.text(text).encode(errors="replace").decode()
 
+    def sure(self, text: str) -> str:
+        """The beginning of a text that goes on, up to what may be the beginning of a secret."""
+        head = text.encode("utf-8", "surrogatepass")
+        decided, _ = self._redactor.masked(head, b"*", last=False)
+        return head[: len(decided)].decode("utf-8", "ignore")
+
     def clean_value(self, value: object) -> object:
         """The same for a JSON value, keys included."""
         if isinstance(value, str):
@@ -236,9 +243,7 @@ class Record:
     def _short(self, text: str, limit: int) -> str:
         """The beginning of a text, clean: a secret that is cut there is not in it either."""
         if len(text) > LOOKED_AT * limit:
-            head = text[: LOOKED_AT * limit].encode("utf-8", "surrogatepass")
-            decided, _ = self._redactor.masked(head, b"*", last=False)
-            text = head[: len(decided)].decode("utf-8", "replace")
+            text = self.sure(text[: LOOKED_AT * limit])
         return self.clean(text)[:limit]
 
     def _clean_data(self, data: dict[str, object]) -> dict[str, object]:

@@ -72,7 +72,7 @@ async def execute(
                     if _in_trouble(live, stage):
                         await _warn_of_limits(live, stage)
             if limit.cancelled_caught and not live.decided:
-                live.fail("deadline", too_late(plan), "timed_out")
+                live.fail("deadline", too_late(live), "timed_out")
     except CallerError:
         raise
     except OrchestratorError as exc:
@@ -129,7 +129,7 @@ async def _work(
     """The conversation, and what has to go on beside it."""
     plan, record, conversation = live.plan, live.record, stage.conversation
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_keep_flushing, record)
+        tasks.start_soon(_keep_flushing, record, conversation)
         tasks.start_soon(keep_time, live, conversation)
         if plan.agent.may_wait:
             tasks.start_soon(watch_waiting, live.clock, stage.container)
@@ -210,9 +210,10 @@ async def _warn_of_limits(live: LiveRun, stage: Stage) -> None:
         live.record.note("warning", f"{hit.reason}: {hit.message}", reason=hit.reason)
 
 
-async def _keep_flushing(record: Record) -> None:
+async def _keep_flushing(record: Record, conversation: Conversation) -> None:
     while True:
         await anyio.sleep(EVENT_FLUSH_SECONDS)
+        conversation.tell_unfinished()
         await record.flush()
 
 

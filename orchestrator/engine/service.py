@@ -151,7 +151,10 @@ class Service:
         above = self._working.get(task.parent_run_id) if task.depth else None
         outer = None if above is None else above.clock
         clock = Clock(prepared.plan.timeout_seconds, agent.ask.patience_seconds, outer)
-        desk = Desk(task.run_id, self.store, self.exchanges, record, clock, agent.ask, self.news)
+        desk = Desk(
+            *(task.run_id, self.store, self.exchanges, record, clock, agent.ask, self.news),
+            approval_by=agent.approval_by,
+        )
         await self.store.add_run(task)
         record.note("queued", f"{task.agent} for {task.caller}")
         return LiveRun(prepared, record, clock, desk, run_child or self.run, works_for=above)
@@ -207,7 +210,7 @@ class Service:
                 raise
             except BaseException:
                 if not live.decided:
-                    live.fail("cancelled", "the caller cancelled the run", "cancelled")
+                    live.fail("cancelled", live.cancelled_why, "cancelled")
                 raise
             finally:
                 result = await self._end(live)  # whatever happened, it is kept

@@ -16,7 +16,6 @@ from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.stage import Stage
 from orchestrator.gateway.model.access import ModelAccess
-from orchestrator.plan import Plan
 from orchestrator.runners.signs import TurnEnded
 
 NUDGE_SHARE = 0.2
@@ -70,8 +69,8 @@ async def converse(live: LiveRun, stage: Stage) -> None:
     except RetryError:
         live.fail(
             "invalid_output",
-            f"{plan.agent.name} answered {live.attempts} times, and never as its schema says; "
-            "its last answer is in partial_text",
+            f"{plan.agent.name} answered {live.attempts} times, and never as its schema says"
+            f"{'; its last answer is in partial_text' if live.last_text else ''}",
         )
     except CliEnded:
         await _explain_end(live, stage)
@@ -102,7 +101,7 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
         live.fail("cli_crashed", f"the CLI gave up in the middle of a turn: {ended.text}")
         return True
     if ended.interrupted:
-        live.fail("deadline", too_late(plan), "timed_out")
+        live.fail("deadline", too_late(live), "timed_out")
         return True
     if ended.reason != "ok":
         live.fail(ended.reason, ended.text or _MESSAGES.get(ended.reason, ended.reason))
@@ -151,10 +150,12 @@ async def _read(text: str, schema: dict[str, object] | None) -> output.Answer:
         return output.Answer(errors=(said,))
 
 
-def too_late(plan: Plan) -> str:
+def too_late(live: LiveRun) -> str:
+    seconds = f"{live.plan.timeout_seconds:.0f} s"
+    said = "; what it had said last is in partial_text" if live.last_text else ""
     return (
-        f"{plan.agent.name} was not done after {plan.timeout_seconds:.0f} s; what it had said last "
-        "is in partial_text. Ask for less, or raise timeout_ms"
+        f"{live.plan.agent.name} was not done after {seconds}{said}. "
+        "Ask for less, or raise timeout_ms"
     )
 
 

@@ -24,6 +24,14 @@ class Said(Frozen):
     text: str
 
 
+class Saying(Frozen):
+    """A bit of a text that is not whole yet; `Said` follows with all of it, if nothing cuts it."""
+
+    text: str
+    begins: bool = False
+    """It is the first of its text."""
+
+
 class ToolCalled(Frozen):
     id: str
     tool: str
@@ -107,6 +115,7 @@ class Noise(Frozen):
 Sign = (
     Ready
     | Said
+    | Saying
     | ToolCalled
     | ToolReturned
     | Retrying

@@ -119,7 +119,7 @@ class Exchanges:
         """False if the run has asked about a call of this id before."""
         return await self._changed(
             "INSERT OR IGNORE INTO approvals (call_id, run_id, tool, input, decision, asked, "
-            "deadline) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "deadline, approval_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             approval.call_id,
             approval.run_id,
             approval.tool,
@@ -127,6 +127,7 @@ class Exchanges:
             approval.decision,
             approval.asked,
             approval.deadline,
+            approval.approval_by,
         )
 
     async def decide(

@@ -110,6 +110,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX audit_by_run ON audit (run_id, number)",
         "CREATE INDEX audit_by_time ON audit (at)",
     ),
+    # 5. Who may allow a tool call; callers could allow all of them before.
+    ("ALTER TABLE approvals ADD COLUMN approval_by TEXT NOT NULL DEFAULT 'parent'",),
 )
 """Statements, each entry in its order; not a script, which would commit before it begins."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import NamedTuple, TextIO
 
 from orchestrator.surfaces.text import one_line, shortened, write
 
 LABELS = {
     "text": ("says", ""),
+    "saying": ("says …", "dim"),
     "tool_call": ("uses", "cyan"),
     "tool_result": ("gets", "dim"),
     "mcp_failed": ("no server", "red"),
@@ -61,7 +63,7 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
     """Yields what to call with each event; on a terminal, `waiting` is said beside a spinner."""
     out = stream or sys.stderr
     if not out.isatty():
-        yield lambda seconds, kind, text: write(plain_line(seconds, kind, text), out)
+        yield partial(_write_line, out)
         return
     # Here, since a program that reads us needs no colours, and rich takes a tenth of a second.
     from rich.console import Console
@@ -81,6 +83,8 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
             spinner.start()
 
     def show(seconds: float, kind: str, text: str) -> None:
+        if kind == "saying":  # all of it follows
+            return
         line = event_line(kind, text)
         row = Text()
         row.append(f"{seconds:6.1f} s  ", "dim")
@@ -94,6 +98,11 @@ def shown_events(stream: TextIO | None = None, *, waiting: str = "") -> Iterator
 
     with spinner or nullcontext():
         yield show
+
+
+def _write_line(out: TextIO, seconds: float, kind: str, text: str) -> None:
+    if kind != "saying":
+        write(plain_line(seconds, kind, text), out)
 
 
 _ASKS = ("asked", "approval_asked")

@@ -25,7 +25,7 @@ from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.surfaces.cli.tasks import question_lines
 from orchestrator.surfaces.cli.typed_answers import TypedAnswers
 from orchestrator.surfaces.mcp.answers import document, run_answer
-from orchestrator.surfaces.mcp.forms import question_words
+from orchestrator.surfaces.mcp.forms import form_params
 from orchestrator.surfaces.mcp.server import build_server
 from tests.attacks.mark import attack
 from tests.engine.harness import Harness
@@ -93,7 +93,7 @@ async def test_a_default_answer_is_shown_and_told_apart(process: Process) -> Non
             include={"message_id", "question", "asked", "deadline", "default_answer"}
         )
     ]
-    assert DEFAULT in question_words(question)
+    assert DEFAULT in form_params(question).message
     assert "    yes, publish it" in list(question_lines(question, "a", 0))
     (asked, _) = [event for event in events if event.kind == "asked"]
     assert one_line(DEFAULT) in shown_at_terminal(asked)

@@ -65,7 +65,7 @@ class Server:
         with anyio.fail_after(PATIENCE):
             while True:
                 found = await self.call("wait_for_tasks", task_ids=list(runs))
-                if not found["running"]:
+                if "next" not in found:
                     tasks: list[Document] = found["tasks"]
                     return tasks
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import anyio.to_thread
 
-from orchestrator.domain.events import Event
+from orchestrator.domain.events import Event, said_so_far
 from orchestrator.domain.result import RunResult, Spent, Usage
 from orchestrator.store.runs import RunRecord, Store
 from orchestrator.workspace.kept import Handed
@@ -18,6 +18,11 @@ from orchestrator.workspace.kept import Handed
 LOST_MESSAGE = (
     "the orchestrator that ran it has died, and its container with it; what it had said last is in "
     "partial_text. Ask for it again, in the same session if the agent has one"
+)
+
+LOST_SILENT = (
+    "the orchestrator that ran it has died, and its container with it, before it had said "
+    "anything. Ask for it again, in the same session if the agent has one"
 )
 
 LOST_SAVED = (
@@ -93,9 +98,10 @@ def lost_result(
     others: Spent = Spent(),  # noqa: B008 frozen
 ) -> RunResult:
     """What the record tells of a run that was cut off. Pure."""
-    texts = [event.text for event in events if event.kind == "text"]
+    said = said_so_far(events)
     used = _spent(events)
-    lines = [f"{event.kind}: {event.text}" if event.text else event.kind for event in events]
+    told = [event for event in events if event.kind != "saying"]
+    lines = [f"{event.kind}: {event.text}" if event.text else event.kind for event in told]
     saved = LOST_SAVED.format(when=handed.when, run_id=record.run_id) if handed else ""
     return RunResult(
         run_id=record.run_id,
@@ -103,8 +109,8 @@ def lost_result(
         caller=record.caller,
         status="failed",
         reason="orchestrator_lost",
-        message=LOST_MESSAGE + saved,
-        partial_text=texts[-1] if texts else "",
+        message=(LOST_MESSAGE if said else LOST_SILENT) + saved,
+        partial_text=said,
         duration_ms=int((events[-1].at - record.created) * 1000) if events else 0,
         cost_usd=round(used.cost_usd, 6),
         estimated_usd=round(used.estimated_usd, 6),

@@ -104,8 +104,14 @@ class TaskView(Frozen):
 
     @property
     def asks(self) -> bool:
-        """The caller has to answer or to decide."""
+        """The caller has to answer or to decide, or the person behind it."""
         return bool(self.questions or self.approvals)
+
+    @property
+    def waits_for_a_person(self) -> bool:
+        """Nothing that the caller itself could say makes it go on."""
+        only = all(approval.approval_by == "user" for approval in self.approvals)
+        return bool(self.approvals) and only and not self.questions
 
 
 class TaskBook:
@@ -130,11 +136,18 @@ class TaskBook:
         self._settled = -inf
 
     async def wait(
-        self, run_ids: Sequence[str], caller: str | None, *, seconds: float, until: Until = "all"
+        self,
+        run_ids: Sequence[str],
+        caller: str | None,
+        *,
+        seconds: float,
+        until: Until = "all",
+        patient: bool = False,
     ) -> tuple[TaskView, ...]:
         """The tasks, as soon as they are settled, or one of them, or when the time is over.
 
-        A question or a tool call that has to be approved is told at once, whatever is waited for.
+        A question or a tool call that has to be approved is told at once, whatever is waited for;
+        who is patient waits on where only a person can decide.
         """
         deadline = anyio.current_time() + seconds
         ended: dict[str, TaskView] = {}
@@ -143,8 +156,9 @@ class TaskBook:
             await self.settle_now_and_then()
             views = [ended.get(run_id) or await self.view(run_id, caller) for run_id in run_ids]
             ended = {view.run_id: view for view in views if view.status in FINAL}
-            done = [view.settled for view in views]
-            asks = any(view.asks for view in views)
+            idle = [patient and view.waits_for_a_person for view in views]
+            done = [view.settled and not idles for view, idles in zip(views, idle, strict=True)]
+            asks = any(view.asks and not idles for view, idles in zip(views, idle, strict=True))
             left = deadline - anyio.current_time()
             if all(done) or asks or (until == "any" and any(done)) or left <= 0:
                 return tuple(views)
@@ -241,10 +255,15 @@ class TaskBook:
         )
 
     async def reply(self, run_id: str, message_id: str, answer: str, caller: str | None) -> None:
-        """Answer a question; RunRefused if it is not open, or the answer says nothing."""
+        """Answer a question of a run, or of one that works for it; RunRefused if it is not open, or
+        the answer says nothing.
+        """
         if not answer.strip():
             raise RunRefused("an answer has words; say something, if only that you do not know")
         record = await self._record(run_id, caller)
+        for below in await self.store.descendants(run_id):
+            if await self._exchanges.question(below, message_id) is not None:
+                run_id = below
         await self._note(record, caller, "answer", message_id)
         if await self._exchanges.answer(run_id, message_id, answer, whom=whom(caller)):
             self._news.tell()
@@ -269,13 +288,17 @@ class TaskBook:
         reject_all: bool = False,
         inputs: dict[str, dict[str, object]] | None = None,
         message: str = "",
+        person: bool = False,
     ) -> tuple[Approval, ...]:
-        """Decide tool calls that wait; RunRefused if one of those named does not, or not any more.
+        """Decide tool calls that wait; RunRefused if one of those named does not, or not any more,
+        or if one is to be allowed that only a person may allow. That is the operator, and whoever
+        answered a client's form (`person`); a caller may be a model. It may refuse any of them.
 
         What was decided, in the order it was asked for.
         """
         record = await self._record(run_id, caller)
-        pending = {each.call_id for each in await self._exchanges.approvals(run_id, pending=True)}
+        asked = await self._exchanges.approvals(run_id, pending=True)
+        pending = {each.call_id for each in asked}
         unknown = [call for call in (*approve, *reject) if call not in pending]
         if unknown:
             raise RunRefused(
@@ -284,6 +307,11 @@ class TaskBook:
             )
         approved = set(approve) | (pending - set(reject) if approve_all else set())
         rejected = set(reject) | (pending - approved if reject_all else set())
+        persons = [
+            each for each in asked if each.approval_by == "user" and each.call_id in approved
+        ]
+        if persons and not (person or caller is None):
+            raise RunRefused(_for_a_person(persons))
         why = message or "the caller has rejected this; do without it"
         late = []
         for call in sorted(approved | rejected):
@@ -435,6 +463,15 @@ def _told_before(record: RunRecord) -> str:
         f"You have done this task before:\n{told[-TOLD_BEFORE_CHARS:]}\n\n"
         f"You answered:\n{fenced(answered, record.agent, record.run_id)[-TOLD_BEFORE_CHARS:]}\n\n"
         "The container of then is gone; the workspace is as your caller has it now."
+    )
+
+
+def _for_a_person(calls: Sequence[Approval]) -> str:
+    commands = ", ".join(f"`orchestrator approve {each.run_id} {each.call_id}`" for each in calls)
+    return (
+        "only a person may allow this, as agent.md says (approval_by: user), so nothing was "
+        f"decided. Tell your user: {commands} in a terminal allows it, `orchestrator reject` "
+        "refuses it, and a client that can show forms shows one; wait_for_tasks waits for it"
     )
 
 

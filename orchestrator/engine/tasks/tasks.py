@@ -20,7 +20,7 @@ from orchestrator.domain.exchange import Order
 from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.conversation import CliEnded
-from orchestrator.engine.live import LiveRun
+from orchestrator.engine.live import CANCELLED, LiveRun
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.news import STORE_LOOK_SECONDS
@@ -28,6 +28,11 @@ from orchestrator.engine.tasks.task_book import CANCEL_SECONDS, TaskBook, TaskVi
 from orchestrator.errors import OrchestratorError, RunRefused
 
 log = logging.getLogger(__name__)
+
+STOPPED = "the orchestrator was stopped"
+"""Why the runs ended that were under way then."""
+
+CLIENT_LEFT = "the client went away"
 
 
 class Tasks:
@@ -44,6 +49,7 @@ class Tasks:
         """Runs whose wire is ours, by their ids."""
         self._jobs: set[asyncio.Task[None]] = set()
         self._looking = anyio.CancelScope()
+        self._leaving = ""
 
     async def __aenter__(self) -> Self:
         self._go(self._keep_looking())
@@ -52,7 +58,7 @@ class Tasks:
     async def __aexit__(self, *_: object) -> None:
         self._looking.cancel()
         for live in self._held.values():
-            live.scope.cancel()
+            live.cancel(self._leaving or STOPPED)
         with anyio.CancelScope(shield=True):  # each run's end is bounded
             await asyncio.gather(*self._jobs, return_exceptions=True)
             with suppress(OrchestratorError):  # results that the store has refused: once more
@@ -99,8 +105,12 @@ class Tasks:
         live = self._held.get(run_id)
         if live is None:
             return await self.book.cancel(run_id, caller, seconds=seconds)
-        live.scope.cancel()
+        live.cancel(self._leaving or CANCELLED)
         return await self.book.until_ended(run_id, caller, seconds=seconds)
+
+    def leave(self, why: str) -> None:
+        """Say why all runs of this process are about to be cancelled."""
+        self._leaving = self._leaving or why
 
     # What the process does
 
@@ -149,7 +159,7 @@ class Tasks:
             await self._service.give_up(live, "dependency_failed", str(exc))
             raise
         except BaseException:
-            await self._service.give_up(live, "cancelled", "the caller cancelled the run")
+            await self._service.give_up(live, "cancelled", live.cancelled_why)
             raise
         if failed:
             why = f"it was to follow {', '.join(failed)}, which did not complete"
@@ -191,7 +201,7 @@ class Tasks:
             if not await exchanges.take(order.order_id):
                 continue
             if order.kind == "cancel":
-                live.scope.cancel()
+                live.cancel()
             else:  # in a task of its own: a CLI that does not read must not delay other orders
                 self._go(self._steer(live, order))
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import anyio
-import anyio.lowlevel
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from orchestrator.domain import Frozen
@@ -81,6 +80,8 @@ class ScriptedReply(Frozen):
     kind: Literal["reply"] = "reply"
     blocks: Annotated[tuple[Text | ToolCall, ...], Field(min_length=1)]
     delay_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    pause_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    """After each of the pieces that it says."""
     cut: CutKind = False
     """The connection breaks in the middle of the answer, after which a client tries again. Or
     "clean": all is said and HTTP ends well, but the model never says that it is done."""
@@ -208,7 +209,8 @@ class ScriptedUpstream:
         if not asked.get("stream"):
             return _json(200, message, cut=step.cut)
         headers = (("content-type", "text/event-stream"), ("request-id", _id("req")))
-        return UpstreamResponse(200, headers, _played(message, cut=step.cut))
+        played = _played(message, cut=step.cut, pause=step.pause_seconds)
+        return UpstreamResponse(200, headers, played)
 
 
 # A step -> the API's words
@@ -321,14 +323,16 @@ def _text_of(content: object) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-async def _played(message: dict[str, object], *, cut: CutKind) -> AsyncGenerator[bytes, None]:
+async def _played(
+    message: dict[str, object], *, cut: CutKind, pause: float = 0.0
+) -> AsyncGenerator[bytes, None]:
     events = [*_events(message)]
     if cut:
         # Neither has a message_delta; half a sentence, or all of it.
         events = events[: -2 if cut == "clean" else -3 - TEXT_PIECES // 2]
     for event in events:
         yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(pause if event["type"] == "content_block_delta" else 0)
     if cut is True:
         raise UpstreamLost("the script cuts the answer here")
 

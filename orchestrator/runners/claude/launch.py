@@ -74,6 +74,7 @@ def launch(
     argv = [
         *("claude", "-p", "--verbose"),
         *("--input-format", "stream-json", "--output-format", "stream-json"),
+        "--include-partial-messages",
         *("--setting-sources", "", "--strict-mcp-config", "--mcp-config", MCP_FILE),
         *permission_flags(
             agent.permissions, servers=servers, ask_rules=ask_rules, approvals=approvals

@@ -28,6 +28,7 @@ from orchestrator.runners.signs import (
     Ready,
     Retrying,
     Said,
+    Saying,
     Sign,
     TakenUp,
     ToolCalled,
@@ -113,6 +114,8 @@ class Parser:
                 # 2.1.325 says so of messages that have an id; 2.1.197 says nothing.
                 waits = event.get("state") == "queued"
                 return [] if waits else [TakenUp(message_id=message_id)]
+            case "stream_event":
+                return _from_stream(event)
             case "tool_progress":
                 return []  # 2.1.325 says every 30 s that a tool still runs
             case "control_request" if request_id := id_of(event, "request_id"):
@@ -155,6 +158,19 @@ def _from_assistant(event: Mapping[str, object]) -> list[Sign]:
         elif block.get("type") == "text" and its_own and text_of(block, "text"):
             signs.append(Said(text=text_of(block, "text")))
     return signs
+
+
+def _from_stream(event: Mapping[str, object]) -> list[Sign]:
+    """What the model sends, as it comes; of the agent's own texts only."""
+    if event.get("parent_tool_use_id") is not None:
+        return []
+    said = dict_of(event, "event")
+    block, delta = dict_of(said, "content_block"), dict_of(said, "delta")
+    if said.get("type") == "content_block_start" and block.get("type") == "text":
+        return [Saying(text=text_of(block, "text"), begins=True)]
+    if said.get("type") == "content_block_delta" and delta.get("type") == "text_delta":
+        return [Saying(text=text_of(delta, "text"))]
+    return []
 
 
 def _from_user(event: Mapping[str, object]) -> list[Sign]:

@@ -83,6 +83,7 @@ def plan_document(shown: ShownPlan) -> dict[str, object]:
         "seccomp": agent.seccomp,
         "tools": {"allow": list(agent.permissions.allow), "deny": list(agent.deny_rules)},
         "approval": dict(agent.approval),
+        "approval_by": agent.approval_by,
         "ask": agent.ask.model_dump(mode="json"),
         "subagents": list(agent.subagents),
         "mcp_servers": [
@@ -278,7 +279,8 @@ def _tool_rows(agent: AgentSpec) -> Iterator[Row]:
     yield Row("tools allowed", ", ".join(agent.permissions.allow) or "none")
     yield Row("tools denied", ", ".join(agent.deny_rules) or "none besides")
     if agent.ask_rules:
-        yield Row("approval", f"the caller decides about: {', '.join(agent.ask_rules)}")
+        who = "only a person allows" if agent.approval_by == "user" else "the caller decides about"
+        yield Row("approval", f"{who}: {', '.join(agent.ask_rules)}")
     if agent.ask.whom != "nobody":
         yield Row("asks", WHOM[agent.ask.whom])
     if agent.subagents:

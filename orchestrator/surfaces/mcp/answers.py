@@ -17,8 +17,10 @@ from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.errors import OrchestratorError
 from orchestrator.output import fenced
+from orchestrator.surfaces.mcp.shown_changes import shown_changes
 from orchestrator.surfaces.text import (
     LINE_CHARS,
+    command,
     costs,
     cut_json,
     named,
@@ -42,7 +44,7 @@ MODEL_INPUT_CHARS = 8000
 PROMPT_CHARS = 60
 """Of a prompt in a table."""
 
-ASKED_FIELDS = {"message_id", "question", "asked", "deadline", "default_answer"}
+ASKED_FIELDS = {"run_id", "message_id", "question", "asked", "deadline", "default_answer"}
 """Of a question that waits."""
 
 TASK_HEADINGS = ("Task", "Status", "Agent", "Started", "Seconds", "Prompt")
@@ -63,6 +65,29 @@ class TasksAnswer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     tasks: list[RunAnswer]
+
+
+class AppliedAnswer(BaseModel):
+    """Of apply_changes."""
+
+    model_config = ConfigDict(extra="allow")
+
+    files: list[dict[str, str]]
+    already: bool
+    dry_run: bool
+
+
+class ListedAgent(BaseModel):
+    """An agent that the caller may run."""
+
+    name: str
+    description: str
+
+
+class AgentsAnswer(BaseModel):
+    """Of list_agents."""
+
+    agents: list[ListedAgent]
 
 
 def plain(text: str, document: dict[str, object] | None = None) -> t.CallToolResult:
@@ -118,44 +143,85 @@ def result_answer(result: RunResult, unheard: Sequence[str] = ()) -> t.CallToolR
 def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dict[str, object]:
     """A run for programs; a brief one has no patch and no log, a whole one is nowhere cut."""
     if view.result is not None:
-        left_out = {"patch", "log_tail"} if brief else None
-        return _envelope(view.result, view.unheard, left_out)
+        return _envelope(view.result, view.unheard, brief=brief, whole=whole)
     said: dict[str, object] = {
         "run_id": view.run_id,
         "agent": view.agent,
         "caller": view.caller,
         "status": view.status,
-    }
-    if view.questions:
-        said["questions"] = [each.model_dump(include=ASKED_FIELDS) for each in view.questions]
-    if view.approvals:
-        said["pending_tool_calls"] = [
+        "questions": [each.model_dump(include=ASKED_FIELDS) for each in view.questions],
+        "pending_tool_calls": [
             {
+                "run_id": each.run_id,
                 "call_id": each.call_id,
                 "tool": each.tool,
                 "input": each.input if whole else shown_input(each),
+                "approval_by": each.approval_by,
                 "deadline": each.deadline,
             }
             for each in view.approvals
-        ]
-    return {**said, "next": next_step(view)} if view.status not in FINAL else said
+        ],
+    }
+    if view.status not in FINAL:
+        said["next"] = next_step(view)
+    return without_empty(said)
+
+
+def without_empty(document: dict[str, object]) -> dict[str, object]:
+    """The same without fields that say nothing. A number and a flag always say something."""
+    return {key: value for key, value in document.items() if value not in _EMPTY}
+
+
+_EMPTY: tuple[object, ...] = ("", None, [], (), {})
 
 
 def _envelope(
-    result: RunResult, unheard: Sequence[str], left_out: set[str] | None = None
+    result: RunResult, unheard: Sequence[str], *, brief: bool = False, whole: bool = False
 ) -> dict[str, object]:
-    envelope = result.model_dump(mode="json", exclude=left_out)
-    return {**envelope, "unheard": list(unheard)} if unheard else envelope
+    """A result for programs and models: what is to be done stands before what is long."""
+    changes = shown_changes(result, whole=whole)
+    ended = without_empty(result.model_dump(mode="json", exclude={"changed_files", "patch"}))
+    if result.status == "completed":
+        ended["result"] = result.result  # an empty answer is one
+    if brief:
+        ended.pop("log_tail", None)
+        changes.pop("patch", None)
+    more: dict[str, object] = {"unheard": list(unheard), "next": _after(result, unheard)}
+    return {**ended, **without_empty(more), **changes}
 
 
-def details(view: TaskView, asked: Sequence[Question] = ()) -> dict[str, object]:
-    """All that is known of a run, with all that it has asked, and what it was told."""
+def _after(result: RunResult, unheard: Sequence[str]) -> str:
+    """What the caller can do with a run that has ended, in the words of our tools."""
+    steps = []
+    if result.changed_files:
+        steps.append(
+            "the agent worked on a copy, and nothing is applied yet: look at what it changed, then "
+            f"call apply_changes with run_id {_json(result.run_id)}"
+        )
+    if result.session:
+        steps.append(
+            f"to go on in the same conversation, call run_subagent with agent_name "
+            f"{_json(result.agent)} and session {_json(result.session)}"
+        )
+    if unheard:
+        steps.append("the agent ended before it heard what is in unheard: tell it again")
+    return "; ".join(steps)
+
+
+def details(
+    view: TaskView,
+    asked: Sequence[Question] = (),
+    *,
+    partial_text: str = "",
+    log_tail: Sequence[str] = (),
+) -> dict[str, object]:
+    """All that is known of a run, with all that it has asked and what it was told; of one under
+    way, what it has said and done so far.
+    """
     answered = [each for each in asked if each.status != "pending_parent_reply"]
     fields = {"message_id", "question", "asked", "status", "answer", "answered"}
-    said = [each.model_dump(include=fields) for each in answered]
-    return {
-        **({"asked_before": said} if said else {}),
-        **document(view, whole=True),
+    more = {
+        "asked_before": [each.model_dump(include=fields) for each in answered],
         "prompt": view.prompt,
         "project": view.project,
         "window": view.window,
@@ -163,7 +229,10 @@ def details(view: TaskView, asked: Sequence[Question] = ()) -> dict[str, object]
         "created": view.created,
         "ended": view.ended,
         "parent_run_id": view.parent_run_id,
+        "partial_text": partial_text,
+        "log_tail": list(log_tail),
     }
+    return {**without_empty(more), **document(view, whole=True)}
 
 
 def _made(view: TaskView) -> dict[str, object]:
@@ -188,15 +257,24 @@ def next_step(view: TaskView) -> str:
         f'message_id={_json(question.message_id)}, answer="...")'
         for question in view.questions
     ]
-    for run_id in dict.fromkeys(call.run_id for call in view.approvals):
-        calls = _json([call.call_id for call in view.approvals if call.run_id == run_id])
+    mine = [call for call in view.approvals if call.approval_by == "parent"]
+    for run_id in dict.fromkeys(call.run_id for call in mine):
+        calls = _json([call.call_id for call in mine if call.run_id == run_id])
         steps.append(
             f"decide with resume_subagent_task(task_id={_json(run_id)}, approve={calls}), or "
             f"reject={calls}, or approve with edited_input={{call_id: input}}"
         )
+    wait = f"call wait_for_tasks with task_ids {_json([view.run_id])}"
+    persons = [call for call in view.approvals if call.approval_by == "user"]
+    if persons:
+        typed = " or ".join(f"`{command('approve', c.run_id, c.call_id)}`" for c in persons)
+        steps.append(
+            f"a person has to decide, you cannot: tell your user what it wants to do, and that "
+            f"{typed} in a terminal allows it (`reject` refuses it); then {wait}"
+        )
     if steps:
         return "; ".join(steps)
-    return f"call wait_for_tasks with task_ids {_json([view.run_id])}; it goes on meanwhile"
+    return f"{wait}; it goes on meanwhile"
 
 
 def _standing(view: TaskView) -> Iterator[str]:
@@ -295,15 +373,21 @@ def _of_changes(result: RunResult) -> str:
 
 
 def tasks_answer(views: Sequence[TaskView], **more: object) -> t.CallToolResult:
-    """What has become of them, and which of them still run."""
-    running = [view.run_id for view in views if not view.settled]
-    said = [document(view, brief=True) for view in views]
+    """What has become of them, which of them still run, and which have not begun."""
+    left = [view for view in views if not view.settled]
+    pending = [view.run_id for view in left if view.status == "pending"]
+    running = [view.run_id for view in left if view.status != "pending"]
     lines = [line for view in views for line in _in_short(view)]
-    found: dict[str, object] = {"tasks": said, "running": running, **more}
-    if running:
-        found["next"] = f"call wait_for_tasks with task_ids {_json(running)}"
-        lines.append(f"Still running: {' '.join(running)}. Next: {found['next']}.")
-    return plain("\n".join(lines), found)
+    step = ""
+    if left:
+        step = f"call wait_for_tasks with task_ids {_json([view.run_id for view in left])}"
+        said = (f"Still running: {' '.join(running)}.", f"Not begun yet: {' '.join(pending)}.")
+        lines += [line for line, ids in zip(said, (running, pending), strict=True) if ids]
+        lines.append(f"Next: {step}.")
+    found = without_empty({"running": running, "pending": pending, **more, "next": step})
+    return plain(
+        "\n".join(lines), {"tasks": [document(view, brief=True) for view in views], **found}
+    )
 
 
 def tasks_table(views: Sequence[TaskView]) -> str:
@@ -317,7 +401,7 @@ def listed(view: TaskView) -> dict[str, object]:
     fields = {"run_id", "agent", "status", "reason", "window", "prompt", "created", "ended"}
     fields |= {"parent_run_id"} if view.parent_run_id else set()
     said = view.model_dump(mode="json", include=fields)
-    return {**said, "prompt": shortened(view.prompt, LINE_CHARS)}
+    return without_empty({**said, "prompt": shortened(view.prompt, LINE_CHARS)})
 
 
 def _in_short(view: TaskView) -> Iterator[str]:

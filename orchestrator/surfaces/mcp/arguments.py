@@ -34,8 +34,12 @@ WhoCalls = Callable[[], str]
 """Who is calling: known from the server's entry or the token, never from an argument."""
 
 
-class StrictTool(Tool):
-    """A tool that says what is wrong with a call's arguments in sentences of ours."""
+ERROR_SCHEMA = {"type": "object", "required": ["code", "message"]}
+"""What any tool may answer instead of what it is for, under `error`."""
+
+
+class CheckedTool(Tool):
+    """A tool that answers wrong arguments as it answers any other error: a sentence and a code."""
 
     async def run(
         self, arguments: dict[str, Any], context: Context[Any], convert_result: bool = False
@@ -48,24 +52,34 @@ class StrictTool(Tool):
             wrong = wrong_arguments(exc)
         if not wrong:
             return await super().run(arguments, context, convert_result)
-        there = ", ".join(self.parameters.get("properties", {})) or "no arguments"
-        answer = refusal(CallInvalid(f"{wrong}. {self.name} takes {there}"))
+        answer = refusal(CallInvalid(f"{self.name}: {wrong}. It takes {self._takes()}"))
         return self.fn_metadata.convert_result(answer) if convert_result else answer
 
+    def _takes(self) -> str:
+        properties, needed = self.parameters["properties"], self.parameters.get("required", ())
+        optional = [name for name in properties if name not in needed]
+        said = ", ".join(name for name in properties if name in needed)
+        return f"{said} [{', '.join(optional)}]".strip() if optional else said or "no arguments"
 
-def strict(loose_tool: Tool) -> Tool:
-    """Refuse arguments that the tool does not have, which the SDK would drop without a word.
 
-    What models read of every tool in every conversation is made short, too.
+def strict(tool: Tool, *, extra: bool = False) -> Tool:
+    """Refuse arguments that the tool does not have, which the SDK would drop without a word, unless
+    `extra` ones may come.
+
+    What models read of every tool in every conversation is made short, too. What the tool declares
+    to answer holds for its errors as well: strict clients refuse what it does not declare.
     """
-    tool = StrictTool(**{name: getattr(loose_tool, name) for name in Tool.model_fields})
     loose = tool.fn_metadata.arg_model
-    tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
-    tool.parameters = {**_terse(tool.parameters, {"title"}), "additionalProperties": False}
+    tool.parameters = _terse(tool.parameters, {"title"})
+    if not extra:
+        tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
+        tool.parameters["additionalProperties"] = False
     if tool.fn_metadata.output_schema is not None:
-        said = _terse(tool.fn_metadata.output_schema, {"title", "description"})
+        said = _terse(tool.fn_metadata.output_schema, {"title", "description", "default"})
+        said["properties"] = {**said.get("properties", {}), "error": ERROR_SCHEMA}
+        said.pop("required", None)
         tool.fn_metadata.output_schema = said
-    return tool
+    return CheckedTool.model_construct(**dict(tool))
 
 
 def _terse(schema: Any, left_out: set[str]) -> Any:
@@ -79,7 +93,7 @@ def _terse(schema: Any, left_out: set[str]) -> Any:
         if key in ("properties", "$defs")
         else _terse(value, left_out)
         for key, value in schema.items()
-        if key not in left_out
+        if key not in left_out and (key, value) != ("additionalProperties", True)
     }
 
 

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.app import open_tasks
 from orchestrator.engine.service import Service
-from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.engine.tasks.tasks import STOPPED, Tasks
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.server import build_server
@@ -73,7 +73,7 @@ async def _serve(
         uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_ANSWERS_SECONDS)
     )
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_on_signal, web)
+        tasks.start_soon(_stop_on_signal, web, runs)
         tasks.start_soon(watch)
         tasks.start_soon(service.keep_warm)
         print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
@@ -111,12 +111,13 @@ class _Web(uvicorn.Server):
         yield
 
 
-async def _stop_on_signal(web: uvicorn.Server) -> None:
+async def _stop_on_signal(web: uvicorn.Server, runs: Tasks) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             # Streams that clients hold open end only by being cut: a traceback each, otherwise.
             for name in ("uvicorn.error", "mcp"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
+            runs.leave(STOPPED)
             web.should_exit = True
 
 

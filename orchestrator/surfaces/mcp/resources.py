@@ -11,15 +11,18 @@ from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
+from orchestrator.domain.events import said_so_far
+from orchestrator.domain.result import FINAL
 from orchestrator.engine.service import Service
+from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallInvalid, OrchestratorError, RunNotFound
+from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers import details
 from orchestrator.surfaces.mcp.arguments import WhoCalls
 from orchestrator.surfaces.mcp.notices import MAX_WATCHED, McpRequest, RunNotices
+from orchestrator.surfaces.mcp.shown_changes import PATCH_URI, RUN_URI
 from orchestrator.surfaces.text import one_line, shortened
-
-RUN_URI = "orchestrator://runs/"
 
 LOGS_URI = "/logs"
 
@@ -30,6 +33,9 @@ TITLE_CHARS = 60
 
 LAST_EVENTS = 1000
 """Of a run, in an answer that has no cursor; get_logs tells all of them."""
+
+TOLD_EVENTS = 20
+"""The last ones of a run under way, among its details."""
 
 
 class RunResources:
@@ -53,8 +59,8 @@ class RunResources:
                 view = await self._tasks.book.view(run_id, self._who_calls())
             except RunNotFound as exc:
                 raise ResourceNotFoundError(str(exc)) from exc
-            asked = await self._service.exchanges.questions(run_id)
-            return json.dumps(details(view, asked), ensure_ascii=False)
+            found = await all_details(self._service, view)
+            return json.dumps(found, ensure_ascii=False)
 
         @server.resource(RUN_URI + "{run_id}" + LOGS_URI, mime_type="application/jsonl")
         async def run_logs(run_id: str) -> str:
@@ -65,6 +71,20 @@ class RunResources:
                 raise ResourceNotFoundError(str(exc)) from exc
             events = await self._service.store.events(run_id, limit=LAST_EVENTS, last=True)
             return "\n".join(event.model_dump_json(exclude={"run_id"}) for event in events)
+
+        @server.resource(RUN_URI + "{run_id}" + PATCH_URI, mime_type="text/x-diff")
+        async def run_patch(run_id: str) -> str:
+            """What a run changed in its copy, as `git apply` takes it."""
+            try:
+                view = await self._tasks.book.view(run_id, self._who_calls())
+            except RunNotFound as exc:
+                raise ResourceNotFoundError(str(exc)) from exc
+            if view.result is None or not view.result.patch:
+                raise ResourceNotFoundError(
+                    f"run {run_id} has no patch, or one that is too long to be read here; "
+                    f"`orchestrator show {run_id} --patch` prints what there is"
+                )
+            return view.result.patch
 
         low = server._lowlevel_server  # noqa: SLF001 its public face has no way for older clients
         low.add_request_handler(
@@ -120,9 +140,20 @@ class RunResources:
             raise MCPError(code=t.INVALID_PARAMS, message=str(exc)) from exc
 
 
+async def all_details(service: Service, view: TaskView) -> dict[str, object]:
+    """All that is known of a run; of one under way, what it has said and done so far."""
+    asked = await service.exchanges.questions(view.run_id)
+    if view.status in FINAL:
+        return details(view, asked)
+    events = await service.store.events(view.run_id, limit=LAST_EVENTS, last=True)
+    last = [event_line(event.kind, event.text) for event in events if event.kind != "saying"]
+    tail = [f"{line.label}: {line.text}".removesuffix(": ") for line in last[-TOLD_EVENTS:]]
+    return details(view, asked, partial_text=said_so_far(events), log_tail=[*map(shortened, tail)])
+
+
 def run_of(uri: str) -> str:
     """The run that a resource is about."""
-    return uri.removeprefix(RUN_URI).removesuffix(LOGS_URI)
+    return uri.removeprefix(RUN_URI).removesuffix(LOGS_URI).removesuffix(PATCH_URI)
 
 
 def _wanted(params: Mapping[str, object]) -> list[str]:

@@ -18,9 +18,16 @@ from orchestrator.catalog import prompt_section
 from orchestrator.domain.result import ChangedFile
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import MountRefused
+from orchestrator.errors import MountRefused, OrchestratorError
 from orchestrator.settings import Settings
-from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers, plain
+from orchestrator.surfaces.mcp.answers import (
+    AgentsAnswer,
+    AppliedAnswer,
+    RunAnswer,
+    errors_as_answers,
+    plain,
+    without_empty,
+)
 from orchestrator.surfaces.mcp.arguments import (
     OptionalFlag,
     OptionalText,
@@ -38,8 +45,7 @@ from orchestrator.surfaces.mcp.task_extension import TaskExtension
 from orchestrator.surfaces.mcp.tasks import BIG, task_tools
 from orchestrator.surfaces.mcp.waiting import Waiting
 from orchestrator.surfaces.mcp.windows import Windows
-from orchestrator.surfaces.text import quoted
-from orchestrator.workspace.applying.apply import Applied
+from orchestrator.surfaces.text import one_line, quoted, shortened
 
 INSTRUCTIONS = (
     "Hand tasks to specialised agents with run_subagent. Each runs in a locked container of its "
@@ -51,6 +57,15 @@ INSTRUCTIONS = (
 
 DESCRIBED = ("run_subagent", "delegate_task")
 """Tools whose description lists the agents."""
+
+GREETINGS = ("initialize", "server/discover")
+"""What is answered with the instructions, which list the agents too: some clients show a model no
+description of a tool before it has asked for that tool."""
+
+GREETED_AGENTS = 30
+
+GREETED_CHARS = 120
+"""Of an agent's description there."""
 
 Watch = Callable[[], Coroutine[Any, Any, None]]
 
@@ -106,10 +121,13 @@ def build_server(
 
 
 def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool]:
-    async def list_agents() -> dict[str, list[dict[str, str]]]:
+    @errors_as_answers
+    async def list_agents() -> Annotated[t.CallToolResult, AgentsAnswer]:
         """List the agents that can be run, with what they are for."""
         agents = agents_for(service, who_calls())
-        return {"agents": [{"name": a.name, "description": a.description} for a in agents]}
+        lines = [f"- {agent.name}: {one_line(agent.description)}" for agent in agents]
+        listed = [{"name": agent.name, "description": agent.description} for agent in agents]
+        return plain("\n".join(lines) or "There are none yet.", {"agents": listed})
 
     @errors_as_answers
     async def run_subagent(
@@ -144,7 +162,7 @@ def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool
                 "them to the person first, and say true only if the person agrees"
             ),
         ] = False,
-    ) -> Annotated[t.CallToolResult, Applied]:
+    ) -> Annotated[t.CallToolResult, AppliedAnswer]:
         """Apply to the workspace what an agent changed in its copy; all of it, or nothing."""
         return await _apply(service, who_calls(), run_id, dry_run, allow_acting)
 
@@ -166,7 +184,8 @@ def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool
     runs = t.ToolAnnotations(title="Run a subagent", destructive_hint=False, open_world_hint=True)
     applies = t.ToolAnnotations(title="Apply an agent's changes", destructive_hint=True)
     return [
-        Tool.from_function(list_agents, annotations=looks),  # some clients must send something
+        # Some clients must send something.
+        strict(Tool.from_function(list_agents, annotations=looks), extra=True),
         strict(Tool.from_function(run_subagent, annotations=runs, meta=BIG)),
         strict(Tool.from_function(delegate_task, annotations=runs, meta=BIG)),
         strict(Tool.from_function(apply_changes, annotations=applies)),
@@ -187,7 +206,11 @@ async def _apply(
         )
     if applied.already:
         lines = ["Nothing to do: the workspace is like that already."]
-    return plain("\n".join(lines), applied.model_dump(mode="json"))
+    found = applied.model_dump(mode="json", exclude={"files"})
+    files = [without_empty(file.model_dump(mode="json")) for file in applied.files]
+    step = f'to apply them, call apply_changes with run_id "{run_id}"' if dry_run else ""
+    more = without_empty({**found, "next": "" if applied.already else step})
+    return plain("\n".join(lines), {"files": files, **more})
 
 
 def _changed(file: ChangedFile) -> str:
@@ -195,19 +218,30 @@ def _changed(file: ChangedFile) -> str:
 
 
 def _describe_agents(service: Service, who_calls: WhoCalls) -> Any:
-    """Middleware: the descriptions of some tools list the agents of this moment."""
+    """Middleware: the instructions, and the descriptions of some tools, list the agents of this
+    moment.
+    """
 
     async def describe(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
         result = await call_next(ctx)
-        if ctx.method != "tools/list":
+        if ctx.method not in ("tools/list", *GREETINGS):
             return result
-        agents = agents_for(service, who_calls())
-        lines = [f"- {agent.name}: {' '.join(agent.description.split())}" for agent in agents]
-        listed = "\nAgents:\n" + ("\n".join(lines) or "(none yet)")
+        try:
+            agents = agents_for(service, who_calls())
+        except OrchestratorError:
+            if ctx.method not in GREETINGS:
+                raise
+            return result  # whoever calls a tool is told; a greeting is no place for it
+        lines = [f"- {agent.name}: {one_line(agent.description)}" for agent in agents]
+        if ctx.method in GREETINGS:
+            lines = [shortened(line, GREETED_CHARS) for line in lines[:GREETED_AGENTS]]
+            if len(agents) > GREETED_AGENTS:
+                lines.append(f"({len(agents) - GREETED_AGENTS} more: list_agents)")
+            return {**result, "instructions": result["instructions"] + _listed(lines)}
         return {
             **result,
             "tools": [
-                {**tool, "description": tool["description"] + listed}
+                {**tool, "description": tool["description"] + _listed(lines)}
                 if tool["name"] in DESCRIBED
                 else tool
                 for tool in result["tools"]
@@ -215,3 +249,7 @@ def _describe_agents(service: Service, who_calls: WhoCalls) -> Any:
         }
 
     return describe
+
+
+def _listed(lines: list[str]) -> str:
+    return "\nAgents:\n" + ("\n".join(lines) or "(none yet)")

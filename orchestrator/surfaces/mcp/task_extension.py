@@ -23,7 +23,6 @@ from mcp.server.mcpserver import Extension, MethodBinding, require_client_extens
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, WAITING
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
@@ -32,11 +31,14 @@ from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers import run_answer
 from orchestrator.surfaces.mcp.arguments import OptionalFlag, WhoCalls
 from orchestrator.surfaces.mcp.forms import (
-    PersonsAnswer,
-    PersonsDecision,
-    approval_form,
+    PersonAsked,
+    Response,
+    asked_by,
     can_ask,
-    question_form,
+    deliver,
+    form_key,
+    form_of,
+    response_to,
 )
 from orchestrator.surfaces.mcp.notices import McpRequest
 from orchestrator.surfaces.text import shortened
@@ -135,23 +137,23 @@ class TaskExtension(Extension):
         if status == "completed":
             task["result"] = _wire(run_answer(view))
         if status == "input_required":
-            forms = {_key(each): question_form(each) for each in view.questions}
-            forms |= {_key(each): approval_form(each) for each in view.approvals}
+            forms = {form_key(each): form_of(each) for each in asked_by(view)}
             task["inputRequests"] = {key: _wire(form) for key, form in forms.items()}
         return task
 
     async def _update(self, _: McpRequest, params: UpdateParams) -> WireDocument:
         """Answers to what is not open any more, or never was, are nothing to complain about."""
         view = await self._view(params.task_id)
-        asked: list[Question | Approval] = [*view.questions, *view.approvals]
         given = [
-            (each, _response(each, params.input_responses[_key(each)]))
-            for each in asked
-            if _key(each) in params.input_responses
+            (each, _response(each, params.input_responses[form_key(each)]))
+            for each in asked_by(view)
+            if form_key(each) in params.input_responses
         ]
         for each, response in given:
+            if response is None:
+                continue
             try:
-                await self._deliver(each, response)
+                await deliver(self._tasks, each, response, self._who_calls())
             except RunRefused as exc:  # answered elsewhere, or the run has ended
                 log.info("a person's answer is not used: %s", exc)
         return {}
@@ -159,21 +161,6 @@ class TaskExtension(Extension):
     async def _cancel(self, _: McpRequest, params: TaskParams) -> WireDocument:
         await self._tasks.cancel(params.task_id, self._who_calls())
         return {}
-
-    async def _deliver(
-        self, asked: Question | Approval, response: PersonsAnswer | PersonsDecision | None
-    ) -> None:
-        caller = self._who_calls()
-        if isinstance(asked, Question) and isinstance(response, PersonsAnswer):
-            await self._tasks.book.reply(asked.run_id, asked.message_id, response.answer, caller)
-        elif isinstance(asked, Approval) and isinstance(response, PersonsDecision):
-            await self._tasks.book.decide(
-                asked.run_id,
-                caller,
-                approve=[asked.call_id] if response.approve else [],
-                reject=[] if response.approve else [asked.call_id],
-                message=response.why,
-            )
 
     # What a task looks like
 
@@ -238,32 +225,14 @@ def _goes_on(result: HandlerResult) -> str | None:
     return None if found["status"] in FINAL | WAITING else str(found["run_id"])
 
 
-def _key(asked: Question | Approval) -> str:
-    """Never the same for two of a task: what a CLI calls a tool call is its own choice."""
-    if isinstance(asked, Question):
-        return asked.message_id
-    return f"{asked.run_id}:{asked.call_id}"
-
-
-def _response(asked: Question | Approval, given: object) -> PersonsAnswer | PersonsDecision | None:
-    """What a person has said; None leaves it to the caller's tools.
-
-    A person who declines a question leaves it to them. One who declines a tool call has decided;
-    one who only closed its form has not.
-    """
-    form: type[PersonsAnswer | PersonsDecision]
-    form = PersonsAnswer if isinstance(asked, Question) else PersonsDecision
+def _response(asked: PersonAsked, given: object) -> Response | None:
+    """What a person has said; None leaves it to the caller's tools."""
     try:
-        response = t.ElicitResult.model_validate(given)
-        if response.action == "accept":
-            return form.model_validate(response.content or {})
+        return response_to(asked, given)
     except ValidationError as exc:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors())
-        said = f"the response to {_key(asked)!r} does not fit what was asked: {wrong}"
+        said = f"the response to {form_key(asked)!r} does not fit what was asked: {wrong}"
         raise MCPError(code=t.INVALID_PARAMS, message=said) from exc
-    if response.action == "decline" and isinstance(asked, Approval):
-        return PersonsDecision(approve=False)
-    return None
 
 
 def _check_header(ctx: McpRequest, task_id: str) -> None:

@@ -29,6 +29,7 @@ from orchestrator.surfaces.mcp.answers import (
     run_answer,
     tasks_answer,
     tasks_table,
+    without_empty,
 )
 from orchestrator.surfaces.mcp.arguments import (
     MAX_IDS,
@@ -41,6 +42,7 @@ from orchestrator.surfaces.mcp.arguments import (
     strict,
 )
 from orchestrator.surfaces.mcp.batch import Batch, BatchTask
+from orchestrator.surfaces.mcp.resources import all_details
 from orchestrator.surfaces.mcp.waiting import ToolReply, Waiting
 
 LOG_PAGE_EVENTS = 200
@@ -132,6 +134,7 @@ def _several(
     ) -> Annotated[t.CallToolResult, TasksAnswer] | t.InputRequiredResult:
         """Wait until tasks have ended, one asks something, or time is up; then call again."""
         wait = await waiting.begin(ctx, who_calls())
+        wait.patient = True
         if timeout is not None:
             wait.at_most(timeout)
         named = named_tasks(task_ids)
@@ -146,7 +149,7 @@ def _several(
         limit: Annotated[
             int | None, Field(ge=1, le=MAX_LISTED, description="How many; 20 unless given")
         ] = None,
-    ) -> t.CallToolResult:
+    ) -> Annotated[t.CallToolResult, TasksAnswer]:
         """List your tasks, the newest first."""
         statuses = named_statuses(status.replace(",", " ").split())
         found = await engine.book.list(
@@ -167,12 +170,12 @@ def _several(
 def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
     @errors_as_answers
     async def get_task_details(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:
-        """Tell all that is known of a task: its result, what it waits for, what it was asked."""
+        """Tell all that is known of a task: its result, what it waits for, what it has said."""
         caller = who_calls()
         view = await tasks.book.view(await tasks.book.newest(task_id, caller), caller)
         answer = run_answer(view)
-        asked = await service.exchanges.questions(view.run_id)
-        return t.CallToolResult(content=answer.content, structured_content=details(view, asked))
+        found = await all_details(service, view)
+        return t.CallToolResult(content=answer.content, structured_content=found)
 
     @errors_as_answers
     async def get_logs(
@@ -181,7 +184,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
             int | None,
             Field(ge=0, le=2**63 - 1, description="The one of the last answer; the first is 0"),
         ] = None,
-    ) -> t.CallToolResult:
+    ) -> Annotated[t.CallToolResult, RunAnswer]:
         """Tell what happened in a run, from a cursor on."""
         view = await tasks.book.view(run_id, who_calls())
         events = await service.store.events(run_id, after=cursor or 0, limit=LOG_PAGE_EVENTS + 1)
@@ -194,15 +197,16 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
             shown.append(event)
         more = len(shown) < len(events)
         line = "\n".join(_line(event.kind, event.text) for event in shown)
+        said = [event.model_dump(include={"seq", "at", "kind", "text"}) for event in shown]
         document = {
             "run_id": run_id,
             "status": view.status,
-            "events": [event.model_dump(include={"seq", "at", "kind", "text"}) for event in shown],
+            "events": [without_empty(event) for event in said],
             "cursor": shown[-1].seq if shown else cursor or 0,
             "more": more,
         }
-        said = f"cursor {document['cursor']}{', and more' * more}"
-        return plain(f"{line}\n({said})" if line else f"(nothing new, {said})", document)
+        where = f"cursor {document['cursor']}{', and more' * more}"
+        return plain(f"{line}\n({where})" if line else f"(nothing new, {where})", document)
 
     @errors_as_answers
     async def cancel_task(task_id: TaskId) -> Annotated[t.CallToolResult, RunAnswer]:

@@ -2,7 +2,8 @@
 
 A call whose time is up says how to go on, and the run goes on. A question goes to the caller, or to
 the person behind it if agent.md says so and the client can ask; a person who will not answer leaves
-it to the caller.
+it to the caller. So does a tool call that has to be approved, but where agent.md leaves that to a
+person, the caller cannot do it instead.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import anyio
 import mcp.types as t
 from mcp import MCPError
 from mcp.server.mcpserver import Context
+from pydantic import ValidationError
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event
-from orchestrator.domain.exchange import Question
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
@@ -30,7 +31,16 @@ from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OrchestratorError, RunRefused
 from orchestrator.surfaces.mcp.answers import run_answer
 from orchestrator.surfaces.mcp.client_window import window_seconds
-from orchestrator.surfaces.mcp.forms import PersonsAnswer, can_ask, question_form, question_words
+from orchestrator.surfaces.mcp.forms import (
+    PersonAsked,
+    asked_by,
+    can_ask,
+    deliver,
+    form_key,
+    form_of,
+    form_params,
+    response_to,
+)
 from orchestrator.surfaces.mcp.notices import is_modern
 from orchestrator.surfaces.text import LINE_CHARS, one_line
 
@@ -69,7 +79,9 @@ class Round(Frozen):
 
     runs: tuple[str, ...]
     run_id: str
-    message_id: str
+    """Of the run that asks."""
+    key: str
+    """Of the form."""
 
 
 @dataclass
@@ -84,7 +96,9 @@ class Wait:
     runs: tuple[str, ...] = ()
     """Those that the call has started, in this round or an earlier one."""
     declined: set[str] = field(default_factory=set)
-    """Questions that the person will not answer."""
+    """Forms that the person will not fill in."""
+    patient: bool = False
+    """Where only a person can decide, and no form can be shown, wait for that."""
 
     @property
     def left(self) -> float:
@@ -111,10 +125,13 @@ class Waiting:
         now = anyio.current_time()
         wait = Wait(ctx, caller, now + seconds, gives_up=now + max(seconds, START_SECONDS))
         if ctx.request_state is not None:
-            asked = Round.model_validate_json(ctx.request_state)
-            wait.runs = asked.runs
-            response = (ctx.input_responses or {}).get(asked.message_id)
-            await self._deliver(wait, asked.run_id, asked.message_id, response)
+            last = Round.model_validate_json(ctx.request_state)
+            wait.runs = last.runs
+            response = (ctx.input_responses or {}).get(last.key)
+            view = await self._tasks.book.view(last.run_id, caller)
+            for asked in asked_by(view):
+                if form_key(asked) == last.key:
+                    await self._deliver(wait, asked, response)
         return wait
 
     async def run(self, ctx: Call, task: Task, *, background: bool = False) -> ToolReply:
@@ -157,17 +174,22 @@ class Waiting:
         return await self._settled(wait, wait.runs, "all")
 
     async def _settled(self, wait: Wait, runs: Sequence[str], until: Until) -> tuple[TaskView, ...]:
-        return await self._tasks.book.wait(runs, wait.caller, seconds=wait.left, until=until)
+        return await self._tasks.book.wait(
+            runs, wait.caller, seconds=wait.left, until=until, patient=self._is_patient(wait)
+        )
+
+    def _is_patient(self, wait: Wait) -> bool:
+        return wait.patient and not can_ask(wait.ctx.client_capabilities)
 
     async def _with_answers(
         self, wait: Wait, views: tuple[TaskView, ...], until: Until, progress: ProgressLines
     ) -> Followed:
-        """The runs once no question of theirs is for a person; until then, the person is asked."""
-        while question := await self._for_a_person(wait, views):
+        """The runs once nothing that they ask is for a person; until then, the person is asked."""
+        while asked := await self._for_a_person(wait, views):
             runs = [view.run_id for view in views]
             if is_modern(wait.ctx.request_context):
-                return _to_be_asked(question, runs)
-            await progress.during(wait.ctx, self._ask(wait, question))
+                return _to_be_asked(asked, runs)
+            await progress.during(wait.ctx, self._ask(wait, asked))
             views = await progress.during(wait.ctx, self._settled(wait, runs, until))
         return views
 
@@ -185,14 +207,17 @@ class Waiting:
                 for run_id in runs:
                     group.start_soon(cancel, run_id)
 
-    # Questions for a person
+    # What a person is asked
 
-    async def _for_a_person(self, wait: Wait, views: Sequence[TaskView]) -> Question | None:
-        """One that the author of the agent that asks, maybe for another one, wants a person to
-        answer.
+    async def _for_a_person(self, wait: Wait, views: Sequence[TaskView]) -> PersonAsked | None:
+        """A tool call or a question that the author of the agent that asks, maybe for another one,
+        wants a person to decide or to answer.
         """
         if not (wait.left and can_ask(wait.ctx.client_capabilities)):
             return None
+        for approval in (each for view in views for each in view.approvals):
+            if approval.approval_by == "user" and form_key(approval) not in wait.declined:
+                return approval
         agents = self._service.agents.current().agents
         for question in (each for view in views for each in view.questions):
             asker = await self._service.store.run(question.run_id)
@@ -202,48 +227,48 @@ class Waiting:
                 return question
         return None
 
-    async def _ask(self, wait: Wait, question: Question) -> None:
-        """Ask in the middle of the call, until it must end or the question has its answer."""
+    async def _ask(self, wait: Wait, asked: PersonAsked) -> None:
+        """Ask in the middle of the call, until it must end or the run waits for it no more."""
         response: t.ElicitResult | None = None
+        form = form_params(asked)
         async with anyio.create_task_group() as group:
-            group.start_soon(self._until_answered, question, group.cancel_scope)
+            group.start_soon(self._until_answered, asked, group.cancel_scope)
             with anyio.move_on_after(wait.left), suppress(MCPError):
                 response = await wait.ctx.session.elicit_form(
-                    question_words(question),
-                    PersonsAnswer.model_json_schema(),
-                    related_request_id=wait.ctx.request_id,
+                    form.message, form.requested_schema, related_request_id=wait.ctx.request_id
                 )
             group.cancel_scope.cancel()
-        await self._deliver(wait, question.run_id, question.message_id, response)
+        await self._deliver(wait, asked, response)
 
-    async def _until_answered(self, question: Question, scope: anyio.CancelScope) -> None:
+    async def _until_answered(self, asked: PersonAsked, scope: anyio.CancelScope) -> None:
         with suppress(OrchestratorError):
             while True:
                 changed = self._service.news.next()
-                view = await self._tasks.book.view(question.run_id)
-                if question.message_id not in {each.message_id for each in view.questions}:
+                view = await self._tasks.book.view(asked.run_id)
+                if form_key(asked) not in map(form_key, asked_by(view)):
                     break
                 await wait_for_news(changed)
         scope.cancel()
 
-    async def _deliver(self, wait: Wait, run_id: str, message_id: str, response: object) -> None:
-        answer = None
-        if isinstance(response, t.ElicitResult) and response.action == "accept":
-            answer = (response.content or {}).get("answer")
-        if not isinstance(answer, str):
-            wait.declined.add(message_id)
+    async def _deliver(self, wait: Wait, asked: PersonAsked, given: object) -> None:
+        try:
+            response = response_to(asked, given)
+        except ValidationError as exc:  # no answer at all, or none that fits
+            log.info("a person's answer is not used: %s", exc)
+            response = None
+        if response is None:
+            wait.declined.add(form_key(asked))
             return
         try:
-            await self._tasks.book.reply(run_id, message_id, answer, wait.caller)
+            await deliver(self._tasks, asked, response, wait.caller)
         except OrchestratorError as exc:  # answered elsewhere, or the run has ended
             log.info("a person's answer is not used: %s", exc)
 
 
-def _to_be_asked(question: Question, runs: Sequence[str]) -> t.InputRequiredResult:
-    state = Round(runs=tuple(runs), run_id=question.run_id, message_id=question.message_id)
+def _to_be_asked(asked: PersonAsked, runs: Sequence[str]) -> t.InputRequiredResult:
+    state = Round(runs=tuple(runs), run_id=asked.run_id, key=form_key(asked))
     return t.InputRequiredResult(
-        input_requests={question.message_id: question_form(question)},
-        request_state=state.model_dump_json(),
+        input_requests={form_key(asked): form_of(asked)}, request_state=state.model_dump_json()
     )
 
 

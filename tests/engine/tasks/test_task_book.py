@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+import anyio
 import pytest
 
 from orchestrator.domain.exchange import Approval, Question
@@ -14,7 +15,7 @@ from orchestrator.domain.result import FINAL, RunResult, RunStatus
 from orchestrator.domain.task import Task
 from orchestrator.engine.tasks.news import News
 from orchestrator.engine.tasks.task_book import OPEN, TaskBook, named_statuses, shown_status
-from orchestrator.errors import CallInvalid
+from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
 
@@ -135,3 +136,52 @@ async def test_a_listing_takes_no_query_for_each_run(
     assert len(queries) == 2
     await book.list(statuses=(*OPEN, *FINAL))
     assert len(queries) == 2 + 3
+
+
+# Who may allow a tool call
+
+
+async def test_only_a_person_allows_what_is_a_persons(book: TaskBook, store: Store) -> None:
+    exchanges = Exchanges(store)
+    until = time.time() + 60
+    for call in ("p1", "p2", "p3"):
+        asked = Approval(
+            call_id=call, run_id="alone", tool="Bash", deadline=until, approval_by="user"
+        )
+        assert await exchanges.request(asked)
+    mine = Approval(call_id="c1", run_id="alone", tool="Bash", deadline=until)
+    assert await exchanges.request(mine)
+    for given in ({"approve": ["p1"]}, {"approve": ["c1", "p1"]}, {"approve_all": True}):
+        with pytest.raises(RunRefused, match="`orchestrator approve alone p1`"):
+            await book.decide("alone", "main", **given)
+    undecided = await exchanges.approvals("alone", pending=True)
+    assert {each.call_id for each in undecided} == {"p1", "p2", "p3", "c1"}
+
+    assert not (await book.view("alone")).waits_for_a_person
+    await book.decide("alone", "main", approve=["c1"])
+    assert (await book.view("alone")).waits_for_a_person
+    await book.decide("alone", "main", reject=["p1"])  # to refuse is always safe
+    await book.decide("alone", "main", approve=["p2"], person=True)  # in a form
+    await book.decide("alone", None, approve=["p3"])  # in a terminal
+    decided = {each.call_id: each.decision for each in await exchanges.approvals("alone")}
+    assert decided == {"c1": "approved", "p1": "rejected", "p2": "approved", "p3": "approved"}
+
+
+async def test_who_is_patient_waits_on_where_only_a_person_can_decide(
+    book: TaskBook, store: Store
+) -> None:
+    asked = Approval(
+        call_id="p1", run_id="alone", tool="Bash", deadline=time.time() + 60, approval_by="user"
+    )
+    await Exchanges(store).request(asked)
+    with anyio.fail_after(10):
+        await book.wait(["alone"], None, seconds=3600)
+        with anyio.move_on_after(0.2) as waiting:
+            await book.wait(["alone"], None, seconds=3600, patient=True)
+        assert waiting.cancelled_caught
+        await book.wait(["alone", "asks"], None, seconds=3600, patient=True)
+
+
+async def test_a_question_is_answered_by_the_id_of_a_run_above(book: TaskBook) -> None:
+    await book.reply("top", "m", "blue", None)
+    assert (await book.view("asks")).questions == ()

@@ -77,6 +77,7 @@ ENV = {
 FIXED = (
     *("claude", "-p", "--verbose"),
     *("--input-format", "stream-json", "--output-format", "stream-json"),
+    "--include-partial-messages",
     *("--setting-sources", "", "--strict-mcp-config"),
     *("--mcp-config", "/home/agent/.orchestrator/mcp.json", "--permission-mode", "dontAsk"),
 )

@@ -19,6 +19,7 @@ from orchestrator.runners.signs import (
     Ready,
     Retrying,
     Said,
+    Saying,
     Sign,
     TakenUp,
     ToolCalled,
@@ -130,6 +131,23 @@ def test_a_request_that_is_tried_again_is_told(version: str) -> None:
 @pytest.mark.parametrize("case", ["api_401", "api_500", "cut_in_text"])
 def test_an_error_of_the_cli_is_not_taken_for_words_of_the_agent(version: str, case: str) -> None:
     assert [sign for sign in recorded(version, case) if isinstance(sign, Said)] == []
+
+
+def test_a_text_is_heard_as_it_comes_and_nothing_else_of_the_stream() -> None:
+    def streamed(parent: str | None = None, **event: object) -> bytes:
+        return line({"type": "stream_event", "event": event, "parent_tool_use_id": parent})
+
+    text, thought = {"type": "text", "text": ""}, {"type": "thinking_delta", "thinking": "Hm."}
+    said = {"type": "text_delta", "text": "Good mor"}
+    assert parse(
+        streamed(type="message_start", message={})
+        + streamed(type="content_block_start", index=0, content_block=text)
+        + streamed(type="content_block_delta", index=0, delta=said)
+        + streamed(type="content_block_delta", index=0, delta=thought)
+        + streamed("toolu_1", type="content_block_delta", index=0, delta=said)
+        + streamed(type="content_block_stop", index=0)
+        + streamed(type="message_stop")
+    ) == [Saying(text="", begins=True), Saying(text="Good mor")]
 
 
 def test_a_sub_agents_words_are_not_the_agents() -> None:

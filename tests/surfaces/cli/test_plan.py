@@ -180,6 +180,7 @@ def test_programs_read_the_same() -> None:
         },
         "tools": {"allow": ["Bash", "Read"], "deny": ["Bash(rm:*)"]},
         "approval": {},
+        "approval_by": "parent",
         "ask": {"whom": "nobody", "answer_seconds": 3600.0, "approval_seconds": 3600.0},
         "subagents": [],
         "mcp_servers": [{"name": "tracker", "command": "npx", "args": ["-y", "it"]}],
@@ -239,7 +240,7 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
     assert told[10:-7] == [
         Row("tools allowed", "Bash, Read"),
         Row("tools denied", "Write, Read"),
-        Row("approval", "the caller decides about: Bash"),
+        Row("approval", "only a person allows: Bash"),
         Row("asks", "may ask the person behind its caller"),
         Row("subagents", "may run fixer", warning=True),
         Row("MCP servers", "none"),

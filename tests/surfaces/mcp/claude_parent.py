@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,18 @@ PREFIX = "mcp__subagents__"
 
 def tool(name: str, **arguments: object) -> Step:
     return {"tool": PREFIX + name, "input": arguments}
+
+
+def as_told(told: Document, /, **more: object) -> Step:
+    """The call that an answer's `next` spells out; a model has nothing else to go by."""
+    said = str(told["next"])
+    found = re.search(r"call (\w+) with (\w+) (\".*?\"|\[.*?\])", said)
+    if found is not None:
+        return tool(found[1], **{found[2]: json.loads(found[3])}, **more)
+    found = re.search(r"(\w+)\((\w+)=(\".*?\"), (\w+)=(\".*?\"|\[.*?\])", said)
+    assert found is not None, said
+    given = {found[2]: json.loads(found[3]), found[4]: json.loads(found[5])}
+    return tool(found[1], **given, **more)
 
 
 async def claude_plays(stage: Stage, home: Path, play: Play, version: str) -> str:
@@ -101,7 +114,9 @@ class _Model:
 
 
 def _last_result(asked: Document) -> Document:
-    """What the CLI tells its model of a tool's answer: the structured content."""
+    """What the CLI tells its model of a tool's answer: the structured content, or the text of an
+    error.
+    """
     blocks = [
         block
         for message in asked["messages"]
@@ -111,6 +126,8 @@ def _last_result(asked: Document) -> Document:
     ]
     content = blocks[-1]["content"]
     said = content if isinstance(content, str) else content[0]["text"]
+    if blocks[-1].get("is_error"):
+        return {"error_text": said}
     found, _ = json.JSONDecoder().raw_decode(said)  # the CLI may write reminders below it
     assert isinstance(found, dict), said
     return found

@@ -92,7 +92,7 @@ class Caller:
     async def ended(self, run_id: str) -> Document:
         while True:
             found = await self.call("wait_for_tasks", task_ids=[run_id])
-            if not found["running"]:
+            if "next" not in found:
                 (task,) = found["tasks"]
                 return dict(task)
 

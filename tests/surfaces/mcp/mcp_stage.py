@@ -113,6 +113,15 @@ class Stage:
         finally:
             db.close()
 
+    def messages(self) -> list[str]:
+        """What the results in the store say to people, the oldest first."""
+        db = sqlite3.connect(self.state / "runs.sqlite")
+        try:
+            sql = "SELECT json_extract(result, '$.message') FROM runs ORDER BY created"
+            return [message for (message,) in db.execute(sql)]
+        finally:
+            db.close()
+
     async def has_runs(self, *rows: tuple[str, str, str]) -> None:
         """Wait until the store says so."""
         with anyio.fail_after(PATIENCE):

@@ -95,9 +95,10 @@ async def test_changes_come_back_with_a_word_on_how_to_apply_them_and_are_applie
     envelope = result.structured_content
     assert envelope is not None
     assert envelope["changed_files"] == [
-        {"path": "added", "change": "added", "old_path": "", "acts": ""},
-        {"path": "greeting.txt", "change": "modified", "old_path": "", "acts": ""},
+        {"path": "added", "change": "added", "added_lines": 1, "removed_lines": 0},
+        {"path": "greeting.txt", "change": "modified", "added_lines": 1, "removed_lines": 1},
     ]
+    assert envelope["next"].endswith(f'call apply_changes with run_id "{envelope["run_id"]}"')
     assert "-hello\n+good bye\n" in envelope["patch"]
     assert text(result) == (
         "I have changed it.\n"
@@ -111,13 +112,17 @@ async def test_changes_come_back_with_a_word_on_how_to_apply_them_and_are_applie
         "2 changed files, which can be applied:\nadded added\nmodified greeting.txt"
     )
     assert (place / "greeting.txt").read_text() == "hello\n"
+    assert looked.structured_content is not None
+    assert looked.structured_content["next"].startswith("to apply them, call apply_changes")
     applied = await call(client, "apply_changes", run_id=envelope["run_id"])
     assert text(applied).startswith("2 changed files, which are applied:\n")
     assert applied.structured_content == {
-        "files": envelope["changed_files"],
+        "files": [
+            {"path": "added", "change": "added"},
+            {"path": "greeting.txt", "change": "modified"},
+        ],
         "already": False,
         "dry_run": False,
-        "kept_folders": [],
     }
     assert (place / "greeting.txt").read_text() == "good bye\n"
     assert (place / "added").read_text() == "new\n"

@@ -32,6 +32,7 @@ from tests.surfaces.mcp.mcp_stage import (
     on_stage,
     unfenced,
 )
+from tests.surfaces.mcp.test_answers import WRONG
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +45,14 @@ NEEDS_NODE = 22
 """The conformance suite's; where node is older, the locked packages bring one."""
 
 RUN_TOOL = "mcp__subagents__run_subagent"
+
+PATIENT = ("--connect-timeout", str(1000 * PATIENCE))
+
+IS_ERROR = 5
+"""What the inspector exits with after an answer that is an error."""
+
+OURS = ("ORCHESTRATOR_", "DOCKER_", "PYTHONPATH")
+"""Variables that the inspector hands on to the server."""
 
 ALWAYS = frozenset(
     ("tools-list", "resources-list", "prompts-list", "server-sse-multiple-streams")
@@ -88,7 +97,7 @@ async def test_claude_calls_run_subagent_and_gets_the_answer(
     claude = _claude(version)
     home = tmp_path / "home"
     home.mkdir()
-    ours = {k: v for k, v in stage.env.items() if k.startswith("ORCHESTRATOR_")}
+    ours = {k: v for k, v in stage.env.items() if k.startswith(("ORCHESTRATOR_", "PYTHONPATH"))}
     entry = {
         "type": "stdio",
         "command": COMMAND,
@@ -190,13 +199,50 @@ async def test_the_inspector_calls_run_subagent(stage: Stage, judges: Path, era:
     assert result["structuredContent"]["status"] == "completed"
 
 
-async def _inspect(stage: Stage, judges: Path, *asked: str) -> Message:
-    ours = {k: v for k, v in stage.env.items() if k.startswith(("ORCHESTRATOR_", "DOCKER_"))}
+async def test_the_inspector_takes_the_errors_of_every_tool(stage: Stage, judges: Path) -> None:
+    """It refuses what does not fit the declared schema, and then says nothing of our message."""
+    for tool, arguments in WRONG.items():
+        result = await _inspect(stage, judges, *_tool_call(tool, arguments), code=IS_ERROR)
+        assert result["isError"], tool
+        (said,) = result["content"]
+        assert result["structuredContent"]["error"]["message"] == said["text"], tool
+
+
+async def test_the_inspector_takes_the_answers_about_tasks(stage: Stage, judges: Path) -> None:
+    task = {"agent_name": "echo", "prompt": "hello"}
+    several = await _inspect(stage, judges, *_tool_call("run_subagents", {"tasks": [task]}))
+    run_id = several["structuredContent"]["ids"]["1"]
+    for tool, arguments in {
+        "list_agents": {},
+        "get_all_tasks": {},
+        "wait_for_tasks": {"task_ids": [run_id]},
+        "get_task_details": {"task_id": run_id},
+        "get_logs": {"run_id": run_id},
+        "cancel_task": {"task_id": run_id},
+    }.items():
+        answer = await _inspect(stage, judges, *_tool_call(tool, arguments))
+        assert answer["structuredContent"], tool
+
+
+def _tool_call(tool: str, arguments: Message) -> list[str]:
+    given = [
+        part
+        for name, value in arguments.items()
+        for part in (
+            "--tool-arg",
+            f"{name}={value if isinstance(value, str) else json.dumps(value)}",
+        )
+    ]
+    return ["--method", "tools/call", "--tool-name", tool, *given]
+
+
+async def _inspect(stage: Stage, judges: Path, *asked: str, code: int = 0) -> Message:
+    ours = {k: v for k, v in stage.env.items() if k.startswith(OURS)}
     options = [part for key, value in ours.items() for part in ("-e", f"{key}={value}")]
-    argv = [str(judges / "mcp-inspector"), "--cli", COMMAND, "serve", *options, *asked]
+    argv = [str(judges / "mcp-inspector"), "--cli", COMMAND, "serve", *options, *PATIENT, *asked]
     with anyio.fail_after(PATIENCE):
         done = await anyio.run_process(argv, env=stage.env, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    assert done.returncode == code, done.stderr.decode()
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     return found

@@ -9,14 +9,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.surfaces.mcp.claude_parent import Document, Play, claude_plays, tool
-from tests.surfaces.mcp.mcp_stage import PATIENCE, Stage, on_stage
+from tests.surfaces.mcp.claude_parent import Document, Play, as_told, claude_plays, tool
+from tests.surfaces.mcp.mcp_stage import COMMAND, PATIENCE, Stage, on_stage
 from tests.surfaces.task_stage import ASKS, bash
 
 pytestmark = pytest.mark.anyio
 
 VERSION = "2.1.325"
 """Of the parent's CLI."""
+
+DECISIONS = "SELECT decision FROM approvals"
 
 BASH = {"permissions": {"allow": ["Bash"]}}
 
@@ -111,11 +113,89 @@ async def test_children_in_the_background_are_waited_for_steered_and_cancelled(
     said = await claude_plays(stage, tmp_path / "home", play(), VERSION)
     assert said == "I heard: Leave that. / cancelled"
     waited, steered, first, second = seen
-    assert waited["running"] == [task["run_id"] for task in waited["tasks"]]
+    assert waited["running"] == [task["run_id"] for task in waited["tasks"]]  # both at work
     assert steered["status"] == "running"
     assert first["running"] == [second["run_id"]]
     ended = [("works", "cancelled", "cancelled"), ("works", "completed", "ok")]
     assert sorted(stage.runs()) == ended
+
+
+# With nothing but the structured content
+
+
+async def test_a_bug_is_fixed_in_a_copy_and_the_fix_is_applied(
+    stage: Stage, tmp_path: Path
+) -> None:
+    place = stage.work / "project"
+    place.mkdir()
+    (place / "add.py").write_text("def add(a, b):\n    return a - b\n")
+    fix = "sed -i 's/a - b/a + b/' add.py && python3 -m compileall -q . && ls __pycache__"
+    stage.add_agent("fixer", bash(fix), {"text": "Fixed."}, workspace="copy", **BASH)
+    seen: list[Document] = []
+
+    async def play() -> Play:
+        fixed = yield tool(
+            "run_subagent", agent_name="fixer", prompt="Mend add.py.", workspace=str(place)
+        )
+        applied = yield as_told(fixed)
+        seen.extend((fixed, applied))
+        yield {"text": f"{len(applied['files'])} files are applied."}
+
+    assert await claude_plays(stage, tmp_path / "home", play(), VERSION) == "2 files are applied."
+    fixed, applied = seen
+    assert "-    return a - b\n+    return a + b\n" in fixed["patch"]
+    assert "GIT binary patch" not in fixed["patch"]
+    source, compiled = fixed["changed_files"]
+    assert (source["path"], source["added_lines"], source["removed_lines"]) == ("add.py", 1, 1)
+    assert compiled["binary"] is True
+    assert fixed["patch_uri"] == f"orchestrator://runs/{fixed['run_id']}/patch"
+    assert "next" not in applied
+    assert (place / "add.py").read_text() == "def add(a, b):\n    return a + b\n"
+
+
+async def test_the_question_of_a_childs_child_is_answered(stage: Stage, tmp_path: Path) -> None:
+    stage.add_agent("worker", *ASKS, ask="parent", allowed_callers=["lead"])
+    errand = {"agent_name": "worker", "prompt": "Paint it."}
+    steps = ({"tool": "mcp__parent__run_subagent", "input": errand}, ASKS[-1])
+    stage.add_agent("lead", *steps, subagents=["worker"])
+    seen: list[Document] = []
+
+    async def play() -> Play:
+        asked = yield tool("run_subagent", agent_name="lead", prompt="Have it painted.")
+        yield as_told(asked, answer="blue")
+        done = yield tool("wait_for_tasks", task_ids=[asked["run_id"]])
+        seen.extend((asked, done))
+        yield {"text": str(done["tasks"][0]["status"])}
+
+    assert await claude_plays(stage, tmp_path / "home", play(), VERSION) == "completed"
+    asked, done = seen
+    assert asked["questions"][0]["run_id"] != asked["run_id"]
+    assert "it is blue" in done["tasks"][0]["result"]
+
+
+async def test_an_approval_that_is_a_persons_is_refused_to_the_parent(
+    stage: Stage, tmp_path: Path
+) -> None:
+    steps = (bash("echo one"), {"text": "I got {last_tool_result}"})
+    stage.add_agent("careful", *steps, approval={"Bash": "ask"}, approval_by="user", **BASH)
+    seen: list[Document] = []
+
+    async def play() -> Play:
+        wanted = yield tool("run_subagent", agent_name="careful", prompt="Do it.")
+        run_id, call_id = wanted["run_id"], wanted["pending_tool_calls"][0]["call_id"]
+        refused = yield tool("resume_subagent_task", task_id=run_id, approve_all=True)
+        assert [decision for (decision,) in _rows(stage, DECISIONS)] == ["pending"]
+        await anyio.run_process([COMMAND, "approve", run_id, call_id], env=stage.env)
+        done = yield as_told(wanted)
+        seen.extend((wanted, refused, done))
+        yield {"text": str(done["tasks"][0]["result"])}
+
+    assert await claude_plays(stage, tmp_path / "home", play(), VERSION) == "I got one"
+    wanted, refused, _ = seen
+    assert (wanted["status"], wanted["pending_tool_calls"][0]["approval_by"]) == ("paused", "user")
+    assert "`orchestrator approve " in wanted["next"]
+    assert "only a person may allow this" in refused["error_text"]
+    assert _rows(stage, DECISIONS) == [("approved",)]
 
 
 async def _at_work(stage: Stage, *run_ids: str) -> None:

@@ -301,9 +301,17 @@ async def test_a_call_that_the_client_cancels_ends_the_run(stage: Stage, era: st
         assert (await call(client, "list_agents")).structured_content
 
 
-@pytest.mark.parametrize("how", ["stdin ends", "the client is gone", "SIGTERM", "SIGINT"])
-async def test_a_server_that_is_left_or_told_to_stop_ends_its_runs_first(
-    stage: Stage, how: str
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("stdin ends", "the client went away"),
+        ("the client is gone", "the client went away"),
+        ("SIGTERM", "the orchestrator was stopped"),
+        ("SIGINT", "the orchestrator was stopped"),
+    ],
+)
+async def test_a_server_that_is_left_or_told_to_stop_ends_its_runs_first_and_says_why(
+    stage: Stage, how: str, why: str
 ) -> None:
     stage.add_agent("slow", FOR_EVER)
     async with raw_server(stage) as server:
@@ -321,6 +329,7 @@ async def test_a_server_that_is_left_or_told_to_stop_ends_its_runs_first(
     assert server.process.returncode == 0
     assert await stage.containers() == []
     assert stage.runs() == [("slow", "cancelled", "cancelled")]
+    assert stage.messages() == [why]
     assert stage.stderr.read_text() == ""
 
 

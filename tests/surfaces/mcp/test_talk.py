@@ -11,7 +11,7 @@ import pytest
 from orchestrator.domain.exchange import Approval
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.surfaces.mcp.answers import details, document, run_answer
-from tests.surfaces.mcp.mcp_stage import ERAS, PATIENCE, call, text, unfenced
+from tests.surfaces.mcp.mcp_stage import COMMAND, ERAS, PATIENCE, Stage, call, text, unfenced
 from tests.surfaces.task_stage import ASKS, Document, Serve, bash
 
 pytestmark = pytest.mark.anyio
@@ -184,6 +184,128 @@ async def test_a_running_agent_is_told_something(serve: Serve) -> None:
         )
         assert code == "run_refused"
         assert "its container is gone" in said
+
+
+# Approvals that are a person's
+
+CAREFUL: Document = {
+    "permissions": {"allow": ["Bash"]},
+    "approval": {"Bash": "ask"},
+    "ask": "user",
+}
+STEPS = (bash("echo one"), {"text": "{last_tool_result}"})
+
+
+@era
+@pytest.mark.parametrize("action", ["allow", "refuse", "decline"])
+async def test_a_person_decides_in_a_form_where_the_author_wants_it(
+    serve: Serve, era: str, action: str
+) -> None:
+    forms: list[str] = []
+
+    async def person(ctx: object, params: t.ElicitRequestParams) -> t.ElicitResult:
+        forms.append(params.message)
+        if action == "decline":
+            return t.ElicitResult(action="decline")
+        said = {"approve": action == "allow", "why": "not today"}
+        return t.ElicitResult(action="accept", content=said)
+
+    async with serve(era, elicitation_callback=person) as server:
+        agent = server.agent("careful", *STEPS, **CAREFUL)
+        done = await server.call("run_subagent", agent_name=agent, prompt="x")
+        assert len(forms) == 1
+        assert "wants to use Bash:" in forms[0]
+        assert "echo one" in forms[0]
+        assert done["status"] == "completed"
+        assert (done["result"] == "one") == (action == "allow")
+        if action == "refuse":
+            assert "not today" in done["result"]
+
+
+async def test_a_model_cannot_allow_what_a_person_is_meant_to_and_waits_for_the_person(
+    serve: Serve,
+) -> None:
+    async with serve() as server:
+        agent = server.agent("careful", *STEPS, **CAREFUL)
+        now = await server.call("run_subagent", agent_name=agent, prompt="x")
+        (wanted,) = now["pending_tool_calls"]
+        assert (now["status"], wanted["approval_by"]) == ("paused", "user")
+        task, call_id = {"task_id": now["run_id"]}, wanted["call_id"]
+        for given in (
+            {"approve": [call_id]},
+            {"approve_all": True},
+            {"edited_input": {call_id: {"command": "echo two"}}},
+        ):
+            code, said = await server.refused("resume_subagent_task", **task, **given)
+            assert code == "run_refused"
+            assert f"`orchestrator approve {now['run_id']} {call_id}`" in said
+        waited = await server.call("wait_for_tasks", task_ids=[now["run_id"]], timeout=0.1)
+        assert waited["tasks"][0]["status"] == "paused"
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(_approve_in_a_terminal, server.stage, now["run_id"], call_id)
+                (done,) = await server.ended(now["run_id"])
+        assert (done["status"], done["result"]) == ("completed", "one")
+
+
+async def _approve_in_a_terminal(stage: Stage, run_id: str, call_id: str) -> None:
+    done = await anyio.run_process([COMMAND, "approve", run_id, call_id], env=stage.env)
+    assert b"approved" in done.stdout
+
+
+async def test_a_model_may_refuse_what_only_a_person_may_allow(serve: Serve) -> None:
+    async with serve() as server:
+        agent = server.agent("careful", *STEPS, **CAREFUL)
+        now = await server.call("run_subagent", agent_name=agent, prompt="x")
+        done = await server.call(
+            "resume_subagent_task",
+            task_id=now["run_id"],
+            reject_all=True,
+            input="leave it",
+            wait=True,
+        )
+        assert "leave it" in done["result"]
+
+
+async def test_a_question_of_a_subagent_is_answered_by_either_run(serve: Serve) -> None:
+    async with serve() as server:
+        lead, worker = f"lead-{server.caller}", f"worker-{server.caller}"
+        server.stage.add_agent(worker, *ASKS, ask="parent", allowed_callers=[lead])
+        errand = {"agent_name": worker, "prompt": "x"}
+        steps = ({"tool": "mcp__parent__run_subagent", "input": errand}, ASKS[-1])
+        server.agent("lead", *steps, subagents=[worker])
+        for by in ("run_id", "nested"):
+            now = await server.call("run_subagent", agent_name=lead, prompt="x")
+            (asked,) = now["questions"]
+            assert asked["run_id"] != now["run_id"]
+            run_id = now["run_id"] if by == "run_id" else asked["run_id"]
+            answer = {"run_id": run_id, "message_id": asked["message_id"], "answer": "blue"}
+            await server.call("reply_subagent", **answer)
+            (done,) = await server.ended(now["run_id"])
+            assert unfenced(done["result"]) == "it is it is blue"
+
+
+# What it says meanwhile
+
+
+async def test_what_an_agent_is_saying_can_be_read_and_is_kept_when_it_is_cancelled(
+    serve: Serve,
+) -> None:
+    async with serve() as server:
+        said = "The first part. The second part. The third part."
+        agent = server.agent("slow", {"text": said, "pause_seconds": 3600})
+        run = await server.call("run_subagent", agent_name=agent, prompt="x", background=True)
+        with anyio.fail_after(PATIENCE):
+            while True:
+                now = await server.call("get_task_details", task_id=run["run_id"])
+                if "partial_text" in now:
+                    break
+        assert now["status"] == "running"
+        assert now["partial_text"] == said[: len(said) // 3]
+        assert any(line.startswith("ready: ") for line in now["log_tail"])
+        ended = await server.call("cancel_task", task_id=run["run_id"])
+        assert (ended["status"], ended["partial_text"]) == ("cancelled", now["partial_text"])
+        assert ended["message"] == "the caller cancelled the run"
 
 
 def test_a_tool_call_that_is_too_long_to_show_is_said_to_be_cut() -> None:

@@ -38,7 +38,7 @@ async def test_a_call_that_outlasts_its_window_is_handed_over_and_goes_on(
             f'call wait_for_tasks with task_ids ["{run_id}"]; it goes on meanwhile'
         )
         waited = await call(server.client, "wait_for_tasks", task_ids=run_id)
-        assert f"Still running: {run_id}." in text(waited)
+        assert f'Next: call wait_for_tasks with task_ids ["{run_id}"].' in text(waited)
         (task,) = await server.ended(run_id)
         assert (task["status"], task["result"]) == ("completed", "at last")
 
@@ -59,7 +59,7 @@ async def test_the_window_is_that_of_the_client_and_a_wait_is_never_longer(
             agent = server.agent("slow", FOR_EVER)
             run = await server.call("run_subagent", agent_name=agent, prompt="x")
             found = await server.call("wait_for_tasks", task_ids=[run["run_id"]], timeout=3600)
-            assert found["running"] == [run["run_id"]]
+            assert run["run_id"] in (*found.get("running", ()), *found.get("pending", ()))
             await server.call("cancel_task", task_id=run["run_id"])
     assert set(windows) == {(f"claude-code-{era}", None) for era in ERAS}
 
@@ -139,7 +139,7 @@ async def test_a_task_in_the_background_is_listed_told_of_and_cancelled(
         assert said.startswith("there is no status 'gone'; there are pending, running, paused, ")
 
         told = await server.call("get_task_details", task_id=run_id)
-        assert (told["prompt"], told["ended"]) == ("a | b", None)
+        assert (told["prompt"], told.get("ended")) == ("a | b", None)
         for _ in range(2):
             ended = await server.call("cancel_task", task_id=run_id)
             assert ended["status"] == "cancelled"
@@ -160,7 +160,7 @@ async def test_waiting_for_any_of_several_tells_which_still_run(serve: Serve) ->
         found = await server.call(
             "wait_for_tasks", task_ids=f"{first} {second}", until="any", timeout=PATIENCE
         )
-        assert found["running"] == [second]
+        assert [*found.get("running", ()), *found.get("pending", ())] == [second]
         assert found["next"] == f'call wait_for_tasks with task_ids ["{second}"]'
         assert found["tasks"][0]["status"] == "completed"
         await server.call("cancel_task", task_id=second)
