@@ -152,16 +152,16 @@ async def test_a_strangers_agent_gets_no_secret(
 @pytest.mark.parametrize("by", ["network", "secret"])
 async def test_a_strangers_agent_reaches_no_host(repository: Repository, by: str) -> None:
     async with singing() as canary:
-        host = f"127.0.0.1:{canary.port}"
-        route = {"name": "token", "hosts": [f"localhost:{canary.port}"], "paths": ["/**"]}
-        private = {"allow_private": [host, f"localhost:{canary.port}"]}
-        fields: dict[str, object] = {"network": private}
+        name = f"localhost:{canary.port}"
+        fields: dict[str, object] = {"network": {"allow_private": [name]}}
+        url, what = f"http://{name}/", f"private: {name}"
         if by == "secret":
-            fields["secrets"] = [route]
-        url = f"http://{host}/" if by == "network" else f"http://127.0.0.1:8082/{route['hosts']}"
-        repository.agent("thief", f"curl -sS {url}", **fields)
-        assert refused(await repository.attempt(), f"private: {host}")
+            fields["secrets"] = [{"name": "token", "hosts": [name], "paths": ["/**"]}]
+            url, what = f"http://127.0.0.1:8082/{name}/x", f"secret: token to {name}"
+        repository.agent("thief", f"curl -sS -x $HTTP_PROXY --noproxy 127.0.0.1 {url}", **fields)
+        told = await repository.attempt()
         assert canary.heard == []
+        assert refused(told, what)
 
 
 UNUSUAL: dict[str, Mapping[str, object]] = {
