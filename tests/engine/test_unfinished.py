@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from orchestrator.domain.events import Event, said_so_far
+from orchestrator.engine.live import LiveRun
 from orchestrator.engine.record import MAX_TEXT, Record
+from orchestrator.engine.turns import too_late
 from orchestrator.engine.unfinished import UNFINISHED_CHARS, UnfinishedText
 from orchestrator.store.runs import Store
 
@@ -102,3 +106,10 @@ def test_what_is_kept_is_bounded(record: Record, told: list[Event], clock: Clock
     assert UNFINISHED_CHARS - 100 < len(unfinished.text(record)) <= UNFINISHED_CHARS
     told_chars = sum(len(event.text) for event in told)
     assert UNFINISHED_CHARS - 100 < told_chars <= UNFINISHED_CHARS
+
+
+@pytest.mark.parametrize("said", ["", "half an answer"])
+def test_a_run_out_of_time_points_to_what_was_said_only_if_something_was(said: str) -> None:
+    plan = SimpleNamespace(agent=SimpleNamespace(name="a"), timeout_seconds=3.0)
+    live = cast("LiveRun", SimpleNamespace(plan=plan, last_text=said))
+    assert ("partial_text" in too_late(live)) == bool(said)

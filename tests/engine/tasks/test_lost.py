@@ -12,7 +12,7 @@ from orchestrator.containers.owner import Owner
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import ChangedFile, RunResult, Usage
 from orchestrator.domain.task import Task
-from orchestrator.engine.tasks.lost import LOST_MESSAGE, lost_result, settle_lost
+from orchestrator.engine.tasks.lost import LOST_MESSAGE, LOST_SILENT, lost_result, settle_lost
 from orchestrator.store.runs import RunRecord, Store
 from orchestrator.workspace.kept import Handed
 
@@ -148,3 +148,10 @@ def test_an_owner_is_alive_as_long_as_it_holds_its_lock(tmp_path: Path) -> None:
     with Owner(tmp_path) as other:
         assert me.alive(other.id)
     assert not me.alive(other.id)
+
+
+def test_what_it_was_saying_is_its_partial_text_and_silence_is_called_so() -> None:
+    heard = Event(run_id="r1", seq=9, at=9.0, kind="saying", text="The fir", data={"begins": True})
+    assert lost_result(RECORD, (*EVENTS, heard)).partial_text == "The fir"
+    silent = lost_result(RECORD, ())
+    assert (silent.message, silent.partial_text) == (LOST_SILENT, "")
