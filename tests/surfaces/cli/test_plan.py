@@ -153,6 +153,7 @@ def test_programs_read_the_same() -> None:
                     "scheme": "bearer",
                     "header": "Authorization",
                     "username": "x-access-token",
+                    "headers": [],
                 }
             ],
             "enter_the_container": [
