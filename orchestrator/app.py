@@ -20,7 +20,6 @@ from orchestrator.containers.owner import Owner
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
-from orchestrator.engine.copies import Copies
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions.memory import Memory
 from orchestrator.engine.sessions.sessions import Sessions
@@ -31,6 +30,7 @@ from orchestrator.engine.staging import EngineLookup, Gateway, Planner, Staging
 from orchestrator.engine.tasks.lost import settle_lost
 from orchestrator.engine.tasks.retention import Retention, keep_of, kept_tidy
 from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import EngineUnreachable, ImageMissing, OperatorError
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.credential import credential_of

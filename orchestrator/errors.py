@@ -24,6 +24,7 @@ OrchestratorError
     ├── CallInvalid        a call that means nothing, or two things; another one is needed
     ├── AgentNotFound      there is no agent of that name
     ├── CallerRefused      the agent does not allow this caller
+    ├── CallerMissing      the call names no caller, and the operator wants one
     ├── RunNotFound        there is no run of that id
     ├── RunRefused         what was asked of a run does not fit what it is doing
     ├── SessionRefused     a session of an agent that has none, or one that is not there

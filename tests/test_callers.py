@@ -11,7 +11,7 @@ from orchestrator.app import own_caller
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.errors import CallerMissing, CallerRefused, OperatorError
 from orchestrator.settings import Settings, read_settings
-from orchestrator.surfaces.mcp.http import _caller
+from orchestrator.surfaces.mcp.transports.http import _caller
 
 TOKENS = {"ORCHESTRATOR_HTTP_TOKENS": "planner=0123456789abcdef"}
 

@@ -33,6 +33,7 @@ CODES = {
     "CallInvalid": ("caller_error", 5),
     "AgentNotFound": ("agent_not_found", 5),
     "CallerRefused": ("caller_refused", 5),
+    "CallerMissing": ("caller_missing", 5),
     "RunNotFound": ("run_not_found", 5),
     "RunRefused": ("run_refused", 5),
     "SessionRefused": ("session_refused", 5),

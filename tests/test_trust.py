@@ -83,8 +83,17 @@ REACHING = {
 }
 INSIDE = {
     *("name", "description", "prompt", "session", "memory", "warm", "timeout_ms", "model"),
-    *("output_schema", "output_format", "runner", "ask", "approval", "resources", "max_turns"),
-    *("max_budget_usd", "retries"),
+    *(
+        "output_schema",
+        "output_format",
+        "runner",
+        "ask",
+        "approval",
+        "approval_by",
+        "resources",
+        "max_turns",
+    ),
+    *("approval_by", "max_turns", "max_budget_usd", "retries"),
 }
 
 

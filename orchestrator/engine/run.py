@@ -19,14 +19,14 @@ from anyio.abc import TaskGroup
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.result import ChangedFile, RunResult
-from orchestrator.engine.checkpoints import keep_checkpoints
 from orchestrator.engine.conversation import CliEnded, Conversation
-from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.record import Record
-from orchestrator.engine.second_wires import SecondWires
 from orchestrator.engine.stage import Stage
 from orchestrator.engine.turns import converse, keep_time, too_late, watch_waiting
+from orchestrator.engine.workspaces.checkpoints import keep_checkpoints
+from orchestrator.engine.workspaces.copies import Copies
+from orchestrator.engine.workspaces.second_wires import SecondWires
 from orchestrator.errors import CallerError, OrchestratorError
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.workspace.reading.tree import Snapshot

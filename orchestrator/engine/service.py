@@ -28,7 +28,6 @@ from orchestrator.domain.result import Reason, RunResult
 from orchestrator.domain.task import Task
 from orchestrator.domain.window import WINDOW
 from orchestrator.engine.clock import Clock
-from orchestrator.engine.copies import Copies
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.live import LiveRun, RunChild
 from orchestrator.engine.prepared import Prepared
@@ -37,6 +36,7 @@ from orchestrator.engine.run import conclude, execute, not_kept
 from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.staging import Staging
 from orchestrator.engine.tasks.news import News, wait_for_news
+from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import (
     CallerError,
     OrchestratorError,

@@ -21,7 +21,6 @@ from orchestrator.domain.agent import AgentSpec, Network
 from orchestrator.domain.container import Bind, Launch, User
 from orchestrator.domain.task import Task
 from orchestrator.engine.conversation import open_cli
-from orchestrator.engine.copies import Copies, Mounted
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
@@ -31,6 +30,7 @@ from orchestrator.engine.spares.pool import Pool
 from orchestrator.engine.spares.spare import memory_bytes, takes_spares
 from orchestrator.engine.spares.stock import Stock
 from orchestrator.engine.stage import LimitCounter, Stage, WaitingStage
+from orchestrator.engine.workspaces.copies import Copies, Mounted
 from orchestrator.errors import MountRefused, OrchestratorError
 from orchestrator.gateway.egress.access import EgressAccess, EgressSeen
 from orchestrator.gateway.egress.dial import Dialer

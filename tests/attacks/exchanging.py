@@ -18,7 +18,7 @@ import anyio
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import Launch
-from orchestrator.engine.copies import Copies
+from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import OrchestratorError
 from orchestrator.workspace.changes.collected import (
     Change,

@@ -15,8 +15,8 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.domain.task import Task
 from orchestrator.engine import staging
-from orchestrator.engine.copies import Copies
 from orchestrator.engine.sessions.memory import Memory
+from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import MountRefused
 from tests.attacks.exchanging import END_SECONDS, LOOP, Silent
 from tests.workspace.trees import make

@@ -13,7 +13,7 @@ from orchestrator.containers.mounts import MountPolicy
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.result import ChangedFile
 from orchestrator.domain.task import Task
-from orchestrator.engine.copies import Copies
+from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import ApplyRefused, MountRefused
 from orchestrator.workspace.applying.apply import apply
 from orchestrator.workspace.changes.collected import Changes

@@ -12,12 +12,12 @@ from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine.copies import Copies
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
 from orchestrator.engine.staging import Gateway
+from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.model.service import ModelService

@@ -23,12 +23,12 @@ from orchestrator.domain.result import ChangedFile
 from orchestrator.domain.task import Task
 from orchestrator.engine import turns
 from orchestrator.engine.conversation import NOBODY_ALLOWS
-from orchestrator.engine.copies import Copies
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.record import Record
 from orchestrator.engine.run import NOT_KEPT, conclude, execute
 from orchestrator.engine.stage import Stage
 from orchestrator.engine.staging import open_stage
+from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.reach import Reach

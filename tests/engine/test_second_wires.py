@@ -13,7 +13,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import Bind, User
 from orchestrator.domain.task import Task
 from orchestrator.engine import second_wires
-from orchestrator.engine.second_wires import SecondWires
+from orchestrator.engine.workspaces.second_wires import SecondWires
 from orchestrator.plan import Place, Plan, plan
 from orchestrator.workspace.special_files import covers
 from tests.workspace.trees import make

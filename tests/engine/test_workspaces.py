@@ -186,7 +186,7 @@ async def test_only_one_process_at_a_time_applies_what_a_session_changed(
     first = await in_session("echo 1 > greeting.txt")
     handed = harness.copies.kept.handed(first.run_id)
     assert handed is not None
-    monkeypatch.setattr("orchestrator.engine.copies.LOCK_SECONDS", -1.0)
+    monkeypatch.setattr("orchestrator.engine.workspaces.copies.LOCK_SECONDS", -1.0)
     snapshots = project.parent.parent / "snapshots"
     with (
         file_lock(snapshots / f"{handed.container}.lock", 0.0, lambda: None),

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from orchestrator.containers.mounts import MountPolicy
-from orchestrator.engine.copies import SNAPSHOTS, Copies
+from orchestrator.engine.workspaces.copies import SNAPSHOTS, Copies
 from orchestrator.errors import ApplyRefused
 from orchestrator.workspace.changes.collected import Change, Changes, State
 from orchestrator.workspace.kept import Handed

@@ -32,7 +32,7 @@ MASKED_BY_US = ("/proc/key-users", "/proc/locks", "/proc/pressure")
 """In which the kernel tells of the whole machine: who has keys, who has locked what, what it waits
 for. Whoever writes to the last has the kernel keep watch."""
 
-NOTHING = "/dev/null"
+DEV_NULL = "/dev/null"
 """What is mounted over a file that must not be reached, as engines do for files of /proc."""
 
 JsonObject = dict[str, object]
@@ -143,7 +143,7 @@ def _tmpfs(spec: ContainerSpec, closed: Sequence[str]) -> dict[str, str]:
 
 def _mount(mount: Mount, keep_as: str | None) -> JsonObject:
     if isinstance(mount, Cover):
-        mount = Bind(source=NOTHING, target=mount.target)
+        mount = Bind(source=DEV_NULL, target=mount.target)
     if isinstance(mount, Bind):
         return {
             "Type": "bind",

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import MIB
-from orchestrator.engine.copies import Copies
+from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import ApplyRefused, OrchestratorError, StoreFailed
 from orchestrator.store.runs import EndedRun, Store
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from orchestrator.domain.result import ChangedFile
-    from orchestrator.engine.copies import Copies
+    from orchestrator.engine.workspaces.copies import Copies
     from orchestrator.store.runs import RunRecord
     from orchestrator.workspace.changes.collected import Changes
 

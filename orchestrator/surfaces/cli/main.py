@@ -15,16 +15,16 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.surfaces.cli.agents import agents_app
 from orchestrator.surfaces.cli.audit import audit
 from orchestrator.surfaces.cli.changes import apply, show
-from orchestrator.surfaces.cli.config import config
-from orchestrator.surfaces.cli.demo import demo
-from orchestrator.surfaces.cli.doctor import doctor
-from orchestrator.surfaces.cli.images import images_app
 from orchestrator.surfaces.cli.plan import plan
-from orchestrator.surfaces.cli.project import init, trust
 from orchestrator.surfaces.cli.run import run
 from orchestrator.surfaces.cli.runs import logs, runs_app
 from orchestrator.surfaces.cli.serve import serve
 from orchestrator.surfaces.cli.sessions import sessions_app
+from orchestrator.surfaces.cli.setup.config import config
+from orchestrator.surfaces.cli.setup.demo import demo
+from orchestrator.surfaces.cli.setup.doctor import doctor
+from orchestrator.surfaces.cli.setup.images import images_app
+from orchestrator.surfaces.cli.setup.project import init, trust
 from orchestrator.surfaces.cli.tasks import approve, cancel, pending, reject, reply, resume, wait
 from orchestrator.surfaces.text import visible, write
 

@@ -31,12 +31,12 @@ def serve(
     settings = read_settings(flags={"agents_dir": agents_dir and agents_dir.absolute()})
     if http is None:
         with _no_collecting():
-            from orchestrator.surfaces.mcp import stdio as mcp_stdio
+            from orchestrator.surfaces.mcp.transports import stdio as mcp_stdio
 
         anyio.run(mcp_stdio.serve, settings)
     else:
         with _no_collecting():
-            from orchestrator.surfaces.mcp import http as mcp_http
+            from orchestrator.surfaces.mcp.transports import http as mcp_http
 
         anyio.run(mcp_http.serve, settings, http)
 

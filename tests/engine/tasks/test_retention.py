@@ -16,8 +16,8 @@ from orchestrator.domain.events import Event
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine.copies import Copies
 from orchestrator.engine.tasks.retention import Keep, Pruned, Retention, kept_tidy
+from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import _SIZED, Store
 from orchestrator.store.schema import RUN_TABLES

@@ -8,7 +8,7 @@ import sys
 import anyio
 import pytest
 
-from orchestrator.surfaces.cli.demo import demo_summary
+from orchestrator.surfaces.cli.setup.demo import demo_summary
 from tests.runners.claude.fake_model import FakeModel, Say
 from tests.surfaces.conftest import Project
 

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.containers.docker import runtime as docker_runtime
 from orchestrator.containers.docker.create import create_body
 from orchestrator.doctor.examination import Check
-from orchestrator.surfaces.cli.doctor import EXIT_BROKEN_PROMISE, _shown_checks
 from orchestrator.surfaces.cli.main import main
+from orchestrator.surfaces.cli.setup.doctor import EXIT_BROKEN_PROMISE, _shown_checks
 
 HELD = Check(name="dns", promise="no name can be resolved", ok=True, detail="[none]", advice="")
 BROKEN = Check(name="user", promise="not root", ok=False, detail="uid 0", advice="do [this]")

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.surfaces.cli import project as cli_init
 from orchestrator.surfaces.cli.main import main
+from orchestrator.surfaces.cli.setup import project as cli_init
 from tests.surfaces.conftest import Project
 
 FILES = ("agents/hello/agent.md", "agents/hello/script.yaml", ".mcp.json")

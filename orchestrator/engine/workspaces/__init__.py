@@ -1,0 +1,1 @@
+"""The workspace of one run: brought in, looked at meanwhile, taken back."""

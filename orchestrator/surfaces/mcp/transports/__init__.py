@@ -1,0 +1,1 @@
+"""How MCP messages come in: on stdin and stdout, or over HTTP."""
