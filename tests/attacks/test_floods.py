@@ -113,13 +113,19 @@ async def test_questions_are_counted(harness: Harness, canary: Canary) -> None:
         ASK
         + """
 refused = 0
-for n in range(150):
+for n in range(400):
     s = ask("x" * 15000, "y" * 15000)
+    s.settimeout(0.1)  # a question that waits is told so first, whatever becomes of it
     answer = b""
-    while not any(end in answer for end in (b"waiting", b"no more are passed on")):
-        answer += s.recv(65536)
-    refused += b"no more are passed on" in answer
+    try:
+        while b"no more are passed on" not in answer:
+            answer += s.recv(65536)
+        refused += 1
+    except TimeoutError:
+        pass
     s.close()
+    if refused == 20:
+        break
 say(refused)
 """
     )
@@ -127,7 +133,7 @@ say(refused)
         refused = await rig.python(code)
     rows = await harness.store.database.select("SELECT count(*) FROM questions")
     assert rows[0][0] <= desk.MAX_QUESTIONS
-    assert refused == 50
+    assert refused == 20
     kinds = [event.kind for event in rig.events]
     assert kinds.count("warning") == 1
 
