@@ -145,6 +145,7 @@ def compose(settings: Settings, parts: Parts) -> Service:
         secrets=(credential.secret.get_secret_value(),) if credential else (),
         caps=Caps(runs=settings.max_runs, runs_per_agent=settings.max_runs_per_agent),
         project=settings.project,
+        scripted=settings.scripted,
     )
 
 

@@ -120,6 +120,8 @@ class RunResult(Frozen):
     attempts: int = 0
     """Turns of the CLI: one, and one for each retry, nudge or follow-up."""
     duration_ms: int = 0
+    scripted: bool = False
+    """A script played the model: nothing was paid, whatever its tokens would have cost."""
     cost_usd: float = 0.0
     """What the model API said that the run used, in dollars: a fact."""
     estimated_usd: float = 0.0

@@ -49,6 +49,8 @@ class LiveRun:
     """How its agent runs others, if agent.md lets it."""
     works_for: LiveRun | None = None
     """The run whose agent asked for this one, if one did."""
+    scripted: bool = False
+    """A script plays the model."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Cancel it to end the run. Not asyncio's own cancel: that would go through the shields that
     keep the end of a run."""

@@ -248,11 +248,8 @@ async def conclude(live: LiveRun) -> RunResult:
         "reason": live.reason,
         "attempts": live.attempts,
         "duration_ms": int((time.monotonic() - live.began) * 1000),
-        "cost_usd": round(live.usage.cost_usd, 6),
-        "estimated_usd": round(live.usage.estimated_usd, 6),
-        "family_usd": round(sum(usage.cost_usd for usage in live.family()), 6),
-        "family_estimated_usd": round(sum(usage.estimated_usd for usage in live.family()), 6),
-        "usage": live.usage,
+        "scripted": live.scripted,
+        **_money(live),
         "session": live.session_name,
         "changed_files": tuple(_clean_file(file, record) for file in live.changed_files),
     }
@@ -260,6 +257,20 @@ async def conclude(live: LiveRun) -> RunResult:
     if not isinstance(clean, dict):
         raise TypeError("an envelope is an object")
     return RunResult.model_validate(ours | clean)
+
+
+def _money(live: LiveRun) -> dict[str, object]:
+    """What a run cost. A script costs nothing, though a budget is kept as if it did."""
+    if live.scripted:
+        free = {"cost_usd": 0.0, "estimated_usd": 0.0, "unanswered_usd": 0.0}
+        return {"usage": live.usage.model_copy(update=free)}
+    return {
+        "cost_usd": round(live.usage.cost_usd, 6),
+        "estimated_usd": round(live.usage.estimated_usd, 6),
+        "family_usd": round(sum(usage.cost_usd for usage in live.family()), 6),
+        "family_estimated_usd": round(sum(usage.estimated_usd for usage in live.family()), 6),
+        "usage": live.usage,
+    }
 
 
 def not_kept(live: LiveRun) -> RunResult:

@@ -95,6 +95,7 @@ class Service:
         secrets: Sequence[str] = (),
         caps: Caps | None = None,
         project: str = "",
+        scripted: bool = False,
     ) -> None:
         self.agents = agents
         self.project = project
@@ -108,6 +109,8 @@ class Service:
         """Whether an orchestrator of the same state directory lives."""
         self._staging = staging
         self._secrets = tuple(map(Sought, secrets))
+        self._scripted = scripted
+        """Scripts play the model, for all agents."""
         self._caps = caps or Caps()
         self._slots: dict[int, anyio.CapacityLimiter] = defaultdict(
             lambda: anyio.CapacityLimiter(self._caps.runs)
@@ -157,7 +160,15 @@ class Service:
         )
         await self.store.add_run(task)
         record.note("queued", f"{task.agent} for {task.caller}")
-        return LiveRun(prepared, record, clock, desk, run_child or self.run, works_for=above)
+        return LiveRun(
+            prepared,
+            record,
+            clock,
+            desk,
+            run_child or self.run,
+            works_for=above,
+            scripted=self._scripted,
+        )
 
     async def _prepared(self, task: Task) -> tuple[AgentSpec, Task, Prepared]:
         """The agent, the task as it runs, and all that it needs; an error if it may not run."""

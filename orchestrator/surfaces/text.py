@@ -67,6 +67,8 @@ def cut_json(value: object, chars: int) -> tuple[str, int]:
 
 def costs(result: RunResult) -> str:
     """What a run cost: what is known, what is estimated, and what those cost that it had run."""
+    if result.scripted:
+        return "$0 (a script played the model)"
     said = f"${result.cost_usd:.4f}"
     if result.estimated_usd:
         said += f" and by estimate ${result.estimated_usd:.4f}"
