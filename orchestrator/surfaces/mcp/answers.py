@@ -183,11 +183,24 @@ def _envelope(
     ended = without_empty(result.model_dump(mode="json", exclude={"changed_files", "patch"}))
     if result.status == "completed":
         ended["result"] = result.result  # an empty answer is one
+    for name, usual in _usual_money(result).items():
+        if ended[name] == usual:
+            del ended[name]
     if brief:
         ended.pop("log_tail", None)
         changes.pop("patch", None)
     more: dict[str, object] = {"unheard": list(unheard), "next": _after(result, unheard)}
     return {**ended, **without_empty(more), **changes}
+
+
+def _usual_money(result: RunResult) -> dict[str, object]:
+    """What these fields are for most runs, where they tell nothing."""
+    return {
+        "scripted": False,
+        "estimated_usd": 0,
+        "family_usd": result.cost_usd,
+        "family_estimated_usd": result.estimated_usd,
+    }
 
 
 def _after(result: RunResult, unheard: Sequence[str]) -> str:

@@ -204,9 +204,9 @@ async def test_the_errors_of_every_tool_fit_what_it_declares(serve: Serve, era: 
             code, said = await server.refused(name, **dict.fromkeys(arguments, 7.5))
             assert code == "caller_error"
             assert "pydantic" not in said
-        _, said = await server.refused("run_subagent", agent_id="x", prompt="y")
+        _, said = await server.refused("run_subagent", agentname="x", prompt="y")
         assert said == (
-            "run_subagent: agent_name is missing; there is no argument agent_id. It takes "
+            "run_subagent: agent_name is missing; there is no argument agentname. It takes "
             "agent_name, prompt [context, workspace, session, background]"
         )
 
