@@ -57,7 +57,7 @@ def guarded_mounts(
     covered = {bind.target: bind for bind in git}
     for path in sorted(closed):
         target = f"{WORKSPACE}/{path}"
-        covered.setdefault(target, Bind(source=str(root / path), target=target))
+        covered.setdefault(target, _over_itself(root, path))
     mounts = tuple({**_held_above(root, covered), **covered}.values())
     if len(mounts) > MAX_GUARDS:
         raise MountRefused(
@@ -155,8 +155,25 @@ def _held_above(root: Path, covered: dict[str, Bind]) -> dict[str, Bind]:
             above = f"{WORKSPACE}/{path}"
             if above in covered:
                 break  # it cannot be written at all
-            held[above] = Bind(source=str(root / path), target=above, read_only=False)
+            held[above] = _over_itself(root, path, read_only=False)
     return held
+
+
+def _over_itself(root: Path, path: str, *, read_only: bool = True) -> Bind:
+    """A mount of what is at a path now, and of nothing that takes its place before it is mounted.
+    MountRefused if it is gone, or behind a link by now.
+    """
+    place = root / path
+    try:
+        if os.path.realpath(place) != str(place):
+            raise MountRefused(f"{place} has just become a symbolic link; try again, or {USE_COPY}")
+        found = place.lstat()
+    except OSError as exc:
+        raise MountRefused(f"{place} has just gone ({exc.strerror}); try again") from exc
+    identity = f"{found.st_dev}:{found.st_ino}"
+    return Bind(
+        source=str(place), target=f"{WORKSPACE}/{path}", read_only=read_only, identity=identity
+    )
 
 
 def _any_in(paths: Sequence[str], places: dict[str, str]) -> bool:

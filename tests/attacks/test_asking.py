@@ -90,7 +90,7 @@ async def test_a_default_answer_is_shown_and_told_apart(process: Process) -> Non
     assert "> yes, publish it\n> with every file\n" in answer.content[0].text
     assert document(view)["questions"] == [
         question.model_dump(
-            include={"message_id", "question", "asked", "deadline", "default_answer"}
+            include={"run_id", "message_id", "question", "asked", "deadline", "default_answer"}
         )
     ]
     assert DEFAULT in form_params(question).message

@@ -20,7 +20,6 @@ from orchestrator.engine.record import MAX_EVENT_BYTES
 from orchestrator.engine.sessions import sessions
 from orchestrator.engine.tasks.retention import Keep, Retention
 from orchestrator.redaction import Redactor
-from orchestrator.store.session_rows import SessionKey
 from orchestrator.wire.streams import Stream
 from tests.attacks.canary import Canary
 from tests.attacks.mark import attack
@@ -268,9 +267,6 @@ async def test_a_message_to_the_parent_has_few_parts(harness: Harness, canary: C
         assert (status(answer), b"parts" in answer) == (400, True)
 
 
-KEY = SessionKey(agent="worker", caller="main")
-
-
 @pytest.fixture
 async def keeping(harness: Harness) -> AsyncIterator[Harness]:
     async with harness.sessions:
@@ -280,7 +276,7 @@ async def keeping(harness: Harness) -> AsyncIterator[Harness]:
 
 
 def container_of(harness: Harness) -> Container:
-    place = harness.sessions._live[KEY].place
+    place = harness.sessions._live[harness.key].place
     assert place is not None
     return place.container
 

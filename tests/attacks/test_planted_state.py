@@ -43,7 +43,10 @@ def plant(state: Path, victim: Path) -> None:
     with db:
         for statement in (each for entry in MIGRATIONS for each in entry):
             db.execute(statement)
-        row = "INSERT INTO runs VALUES (?, 'a', 'main', ?, '', 'nobody', ?, NULL, 1.0, ?)"
+        row = (
+            "INSERT INTO runs (run_id, agent, caller, status, owner, task, created, ended) "
+            "VALUES (?, 'a', 'main', ?, 'nobody', ?, 1.0, ?)"
+        )
         db.execute(row, ("Documents", "completed", TASK, 2.0))
         db.execute(row, ("work", "running", TASK, None))
     db.close()

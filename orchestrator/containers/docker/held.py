@@ -11,10 +11,11 @@ import anyio
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.docker.engine_events import EventStream
 from orchestrator.containers.docker.hijack import AttachedWire, Connection, attach
+from orchestrator.containers.docker.image_terms import is_below
 from orchestrator.containers.failure import start_error
 from orchestrator.containers.labels import OWNER, SPEC
 from orchestrator.containers.runtime import Container, Fate
-from orchestrator.domain.container import ContainerSpec, Cover, Launch
+from orchestrator.domain.container import Bind, ContainerSpec, Cover, Launch
 from orchestrator.errors import (
     EngineRefused,
     EngineUnreachable,
@@ -78,10 +79,18 @@ class HeldContainer:
 
     @property
     def targets(self) -> frozenset[str]:
-        """Where something is mounted in it: by the spec, or to close what the image opens."""
+        """Where something is mounted in what the image has: by the spec, or to close what the image
+        opens. What is mounted in a directory of the host's is no matter of the image's.
+        """
         config = self._body["HostConfig"]
         closed = config["Tmpfs"] if isinstance(config, dict) else {}
-        return frozenset((*closed, *(mount.target for mount in self.spec.mounts)))
+        shown = [mount.target for mount in self.spec.mounts if isinstance(mount, Bind)]
+        mounted = (mount.target for mount in self.spec.mounts)
+        return frozenset(
+            target
+            for target in (*closed, *mounted)
+            if not any(is_below(target, above) for above in shown)
+        )
 
     async def create(self) -> None:
         # Shielded: a create that is under way makes a container, whether we wait for it or not.

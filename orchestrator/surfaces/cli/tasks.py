@@ -204,7 +204,9 @@ async def _asking(
     questions, approvals = await book.asking()
     run_ids = {each.run_id for each in questions} | {each.run_id for each in approvals}
     views = [await book.view(run_id) for run_id in run_ids]
-    agents = {view.run_id: view.agent for view in views if project in (None, view.project)}
+    # A run from before there were projects could be this one's.
+    shown = (view for view in views if project is None or view.project in ("", project))
+    agents = {view.run_id: view.agent for view in shown}
     return (
         tuple(each for each in questions if each.run_id in agents),
         tuple(each for each in approvals if each.run_id in agents),

@@ -25,6 +25,8 @@ from tests.surfaces.conftest import Project
 TASK = Task(agent="echo", prompt="Say it\nagain", run_id="r1")
 DONE = RunResult(run_id="r1", agent="echo", caller="main", status="completed", reason="ok")
 
+HERE = "in this project; --all looks at every project"
+
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -87,7 +89,10 @@ def test_runs_as_json_is_exactly_one_object_and_the_limit_holds(
         store.close()
 
     assert run("runs") == 0
-    assert capsys.readouterr().out == "nothing has run yet\n"
+    assert (
+        capsys.readouterr().out
+        == "nothing has run yet in this project; --all looks at every project\n"
+    )
     anyio.run(fill)
     assert run("runs", "--json", "--limit", "2") == 0
     said = json.loads(capsys.readouterr().out)
@@ -219,7 +224,10 @@ def test_runs_can_be_chosen_by_status_and_agent(
         said = json.loads(capsys.readouterr().out)["runs"]
         assert [each["run_id"] for each in said] == expected
     assert run("runs", "--status", "failed") == 0
-    assert capsys.readouterr().out == "no run is like that\n"
+    assert (
+        capsys.readouterr().out
+        == "no run is like that in this project; --all looks at every project\n"
+    )
     assert run("runs", "--status", "done") == 2
     assert "there is no status 'done'; there are pending, running" in capsys.readouterr().err
     assert run("runs", "--watch") == 2

@@ -59,7 +59,10 @@ def test_a_session_goes_on_from_one_command_to_the_next_until_it_is_removed(
     keeper: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("sessions", "list") == 0
-    assert capsys.readouterr().out == "no session has begun yet\n"
+    assert (
+        capsys.readouterr().out
+        == "no session has begun yet in this project; --all looks at every project\n"
+    )
 
     assert run("run", "keep", "echo blue > colour; echo done") == 0
     said = capsys.readouterr()
