@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio.to_thread
 
 from orchestrator import output
-from orchestrator.access import known_caller
+from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.catalog import AgentsDir, load_catalog
 from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.mounts import MountPolicy
@@ -39,7 +39,14 @@ from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.secrets.secret_store import SecretStore, secret_files
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
-from orchestrator.settings import Settings, environment, moved_credentials, secret_environment
+from orchestrator.settings import (
+    Settings,
+    check_declared,
+    environment,
+    git_configurations,
+    moved_credentials,
+    secret_environment,
+)
 from orchestrator.state import open_store, open_trust
 from orchestrator.store.runs import Caps, Store
 from orchestrator.store.session_rows import SessionRows
@@ -156,11 +163,15 @@ async def open_tasks(settings: Settings) -> AsyncIterator[tuple[Service, Tasks]]
         yield service, tasks
 
 
-def own_caller(settings: Settings, named: str = "") -> str:
-    """Who calls through this process, by its user's own hand or by a client that he started."""
+def own_caller(settings: Settings, named: str | None = None) -> str:
+    """Who calls through this process, by its user's own hand or by a client that he started; an
+    empty name is none, and not who it would be without a word.
+    """
+    if named:
+        check_declared(settings, named, "--caller")
     return known_caller(
-        named or settings.named_caller,
-        settings.caller,
+        settings.named_caller if named is None else named,
+        settings.caller if named is None else DEFAULT_CALLER,
         deny_missing=settings.deny_on_missing_caller,
     )
 
@@ -369,6 +380,7 @@ def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
             *secret_files(settings.secrets_file),
             *moved_credentials(settings.home),
         ),
+        git_configs=git_configurations(settings.home),
         engine_sockets=tuple(
             Path(socket.removeprefix("unix://"))
             for socket in (address, *settings.engine_candidates)

@@ -124,7 +124,8 @@ class Settings(Frozen):
     @property
     def project(self) -> str:
         """The real path of the directory that the agents directory is in: whose runs these are."""
-        return str(self.agents_dir.absolute().parent.resolve())
+        path = self.agents_dir.absolute().parent.resolve()
+        return os.fsencode(path).decode(errors="backslashreplace")  # fit for the store and JSON
 
 
 Writer = Literal["project", "user", "environment"]
@@ -176,18 +177,18 @@ def read_settings_with_origins(
     if "caller" in values:
         values["caller"] = values["caller"] or "default"
     settings = Settings.model_validate(values)
-    _check_caller_is_declared(settings, origins["caller"])
+    check_declared(settings, settings.caller, origins["caller"])
     return settings, origins
 
 
-def _check_caller_is_declared(settings: Settings, origin: str) -> None:
-    """Where the operator declares the callers, the one of this process is among them."""
-    if settings.callers and settings.caller not in settings.known_callers:
-        close = difflib.get_close_matches(settings.caller, settings.known_callers, n=1)
+def check_declared(settings: Settings, caller: str, origin: str) -> None:
+    """OperatorError where the operator declares the callers, and this one is not among them."""
+    if settings.callers and caller not in settings.known_callers:
+        close = difflib.get_close_matches(caller, settings.known_callers, n=1)
         known = ", ".join(settings.known_callers)
-        guess = f"did you mean {close[0]!r}?" if close else f"there are {known}"
+        guess = f"did you mean {close[0]!r}?" if close else f"there are {known}."
         raise OperatorError(
-            f"{origin}: no caller is declared as {settings.caller!r}; {guess} ORCHESTRATOR_CALLERS "
+            f"{origin}: no caller is declared as {caller!r}; {guess} ORCHESTRATOR_CALLERS "
             "declares them"
         )
 
@@ -411,6 +412,18 @@ def moved_credentials(home: Path, environ: Mapping[str, str] | None = None) -> t
     env = os.environ if environ is None else environ
     named = [Path(env[name]) for name in CREDENTIAL_FOLDER_VARIABLES if env.get(name)]
     return tuple(path for path in named if path.is_absolute() and not home.is_relative_to(path))
+
+
+def git_configurations(home: Path, environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Files that this user's git reads for every repository."""
+    env = os.environ if environ is None else environ
+    moved = env.get("XDG_CONFIG_HOME")
+    named = (env.get("GIT_CONFIG_GLOBAL"), env.get("GIT_CONFIG_SYSTEM"))
+    return (
+        *(home / ".gitconfig", home / ".config/git/config", Path("/etc/gitconfig")),
+        *((Path(moved) / "git/config",) if moved else ()),
+        *(Path(path) for path in named if path),
+    )
 
 
 def whole_environment() -> Mapping[str, str]:

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from orchestrator.containers.owner import Owner, check_state_dir
+from orchestrator.domain.audit import AuditAct, AuditEntry
+from orchestrator.domain.window import WINDOW, who
 from orchestrator.engine.project_trust import ProjectTrust
 from orchestrator.engine.tasks.news import News
 from orchestrator.engine.tasks.task_book import TaskBook
@@ -70,3 +72,27 @@ async def adopt_session(settings: Settings, key: SessionKey) -> bool:
     """Have a project take over a session from before there were projects; False if it cannot."""
     with open_store(settings) as store:
         return await SessionRows(store, "").adopt(key)
+
+
+async def note_decision(
+    settings: Settings,
+    act: AuditAct,
+    subject: str,
+    *,
+    allowed: bool,
+    run_id: str = "",
+    why: str = "",
+) -> None:
+    """Write down what the operator decides at a terminal, before it is acted on."""
+    entry = AuditEntry(
+        project=settings.project,
+        who=who(None),
+        window=WINDOW.get(),
+        act=act,
+        subject=subject,
+        run_id=run_id,
+        allowed=allowed,
+        why=why,
+    )
+    with open_store(settings) as store:
+        await store.audit.note(entry)

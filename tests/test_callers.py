@@ -37,6 +37,7 @@ def test_a_caller_without_a_name_is_default_and_its_own_user_is_main(
     found = settings(tmp_path, **env)
     assert own_caller(found) == own
     assert own_caller(found, "named") == "named"
+    assert own_caller(found, "") == "default", "said, and no name"
     assert _caller(found) == over_http
 
 

@@ -82,6 +82,8 @@ class MountPolicy(Frozen):
     """Those of them that hold secrets, or what other agents did: no agent may read them either."""
     secret_files: Callable[[], tuple[Path, ...]] = no_files
     """Files that hold the operator's secrets, and that make them: asked each time."""
+    git_configs: tuple[Path, ...] = ()
+    """Files that the operator's git reads for every repository."""
     engine_sockets: tuple[Path, ...] = ()
     """A program that reaches one of these is root on the engine's machine, even read-only."""
     engine_is_local: bool = True

@@ -54,7 +54,7 @@ MAX_EVENTS = 20_000
 saw, each. Any process in the container can make up the first two."""
 
 MAX_DECISIONS = 1000
-"""Of one run, in the audit: different hosts, secrets and calls. Its events tell of more."""
+"""Of one run in the audit, of each act, let or refused: different hosts, secrets and calls."""
 
 EVENTS_PER_SECOND = 100
 """Unless agent.md says otherwise."""
@@ -81,7 +81,8 @@ class Record:
         """With its task, decisions about what the agent may do are written down too."""
         self._run_id = run_id
         self._task = task
-        self._decided: set[tuple[str, str, bool]] = set()
+        self._decided: dict[tuple[str, bool], set[str]] = {}
+        self._deciding = anyio.Lock()
         self._store = store
         self._listeners = tuple(listeners)
         self._redactor = Redactor(secrets)
@@ -114,24 +115,25 @@ class Record:
 
     async def decided(self, act: AuditAct, subject: str, *, allowed: bool, why: str = "") -> None:
         """Write down what the agent is let or refused, before it is; once for each such thing."""
-        key = (act, subject, allowed)
-        if self._task is None or key in self._decided or len(self._decided) >= MAX_DECISIONS:
+        if self._task is None:
             return
-        self._decided.add(key)
-        entry = AuditEntry(
-            project=self._task.project,
-            who=f"agent {self._task.agent}",
-            act=act,
-            subject=self._short(subject, MAX_SUBJECT),
-            run_id=self._run_id,
-            allowed=allowed,
-            why=self._short(why, MAX_WHY),
-        )
-        try:
+        async with self._deciding:  # a second request of the kind waits until the row is there
+            known = self._decided.setdefault((act, allowed), set())
+            if subject in known or len(known) > MAX_DECISIONS:
+                return
+            if len(known) == MAX_DECISIONS:
+                subject, why = "(more)", f"after {MAX_DECISIONS} of them, no more are written down"
+            entry = AuditEntry(
+                project=self._task.project,
+                who=f"agent {self._task.agent}",
+                act=act,
+                subject=self._short(subject, MAX_SUBJECT),
+                run_id=self._run_id,
+                allowed=allowed,
+                why=self._short(why, MAX_WHY),
+            )
             await self._store.audit.note(entry)
-        except BaseException:
-            self._decided.discard(key)
-            raise
+            known.add(subject)
 
     def tell_end(self) -> None:
         """The run's end is in the store; tell the listeners."""

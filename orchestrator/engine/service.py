@@ -243,17 +243,27 @@ class Service:
     async def apply(
         self, run_id: str, caller: str, *, dry_run: bool = False, allow_acting: bool = False
     ) -> Applied:
-        """Do to a workspace what a run of this caller did to its copy."""
+        """Do to a workspace what a run of this caller did to its copy; of an agent made at call
+        time, what the last did that went on under its id.
+        """
         record = await self.store.run(run_id)
+        if record is not None and record.wish is not None:
+            run_id = await self.store.last_follow_up(run_id)
+            record = await self.store.run(run_id)
         if record is None or (record.caller, record.project) != (caller, self.project):
             refused = RunNotFound(f"there is no run {run_id!r} of yours")
             await self._decided("apply", caller, run_id, refused)
             raise refused
+        where = str(record.workspace or "")
         if not dry_run:
-            await self._decided("apply", caller, run_id)
-        return await anyio.to_thread.run_sync(
-            partial(self.copies.apply, run_id, dry_run=dry_run, allow_acting=allow_acting)
-        )
+            await self._decided("apply", caller, run_id, subject=where)
+        try:
+            return await anyio.to_thread.run_sync(
+                partial(self.copies.apply, run_id, dry_run=dry_run, allow_acting=allow_acting)
+            )
+        except OrchestratorError as exc:
+            await self._decided("apply", caller, run_id, exc, subject=where)
+            raise
 
     async def _run_when_free(self, live: LiveRun, held: AsyncExitStack) -> None:
         """Run a task once its session and a slot are free; `held` keeps both."""

@@ -50,12 +50,13 @@ class UnfinishedText:
         left = UNFINISHED_CHARS - self._told_in_all
         if not self._pieces or left <= 0 or now - self._told_at < TELL_SECONDS:
             return
-        fresh = self.text(record)[self._told :][:left]
+        fresh = self.text(record)[self._told :]
         if not fresh:
             return
         begins, self._told_at = not self._told, now
         self._told += len(fresh)
-        self._told_in_all += len(fresh)
-        said = record.clean(fresh)  # first this: a secret must not lie across two events
+        # First this: a secret must not lie across two events, nor be cut before it is known.
+        said = record.clean(fresh)[:left]
+        self._told_in_all += len(said)
         for start in range(0, len(said), MAX_TEXT):
             record.note("saying", said[start : start + MAX_TEXT], begins=begins and not start)

@@ -82,8 +82,9 @@ def survey(root: Path) -> Survey:
         count += 1
         if count > MAX_FOLDERS or folder.count("/") > SURVEY_DEPTH:
             raise MountRefused(
-                f"{root} holds more than {MAX_FOLDERS:,} directories, too many to look for git "
-                "repositories in; name a smaller one, or use `workspace: copy`"
+                f"{root} holds more than {MAX_FOLDERS:,} directories, or more than {SURVEY_DEPTH} "
+                "one in another, too many to look for git repositories in; name a smaller one, or "
+                "use `workspace: copy`"
             )
         try:
             fd = os.open(root / folder, FOLDER)

@@ -62,16 +62,18 @@ class Retention:
         self._store = store
         self._copies = copies
 
+    async def trim_audit(self, keep: Keep) -> None:
+        """Remove decisions that are older than runs get."""
+        if keep.days is not None:
+            await self._store.audit.remove_before(time.time() - keep.days * DAY_SECONDS)
+        await self._store.audit.keep_last(MAX_DECISIONS_KEPT)
+
     async def prune(self, keep: Keep, *, dry_run: bool = False) -> Pruned:
         """Remove all but what is to be kept; runs that waiting runs are to follow stay as well."""
         ended = await self._ended()
         too_old = _surplus(ended, keep, now=time.time())
         for at in range(0, 0 if dry_run else len(too_old), AT_ONCE):
             await self._remove([run.run_id for run in too_old[at : at + AT_ONCE]])
-        if not dry_run:
-            if keep.days is not None:
-                await self._store.audit.remove_before(time.time() - keep.days * DAY_SECONDS)
-            await self._store.audit.keep_last(MAX_DECISIONS_KEPT)
         return Pruned(
             run_ids=tuple(run.run_id for run in too_old),
             freed_bytes=sum(run.size_bytes for run in too_old),
@@ -116,6 +118,7 @@ async def kept_tidy(
                     if _is_due(mark):
                         with opened() as retention:
                             await retention.prune(keep)
+                            await retention.trim_audit(keep)
                 except (OrchestratorError, OSError) as exc:
                     log.warning("old runs cannot be removed: %s", exc)
                 except Exception:

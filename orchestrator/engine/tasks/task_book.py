@@ -6,6 +6,7 @@ What status a run is shown with is decided here, by `shown_status`, for every su
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Literal
@@ -264,7 +265,8 @@ class TaskBook:
         for below in await self.store.descendants(run_id):
             if await self._exchanges.question(below, message_id) is not None:
                 run_id = below
-        await self._note(record, caller, "answer", message_id)
+        if await self._exchanges.question(run_id, message_id) is not None:
+            await self._note(record, caller, "answer", message_id)
         if await self._exchanges.answer(run_id, message_id, answer, whom=whom(caller)):
             self._news.tell()
             return
@@ -311,12 +313,16 @@ class TaskBook:
             each for each in asked if each.approval_by == "user" and each.call_id in approved
         ]
         if persons and not (person or caller is None):
+            for each in persons:
+                why = "approval_by: user, and no person has allowed it"
+                await self._note(record, caller, "approve", _call(each), why, allowed=False)
             raise RunRefused(_for_a_person(persons))
         why = message or "the caller has rejected this; do without it"
         late = []
         for call in sorted(approved | rejected):
             refused = call in rejected
-            await self._note(record, caller, "approve", call, why * refused, allowed=not refused)
+            about = next(_call(each) for each in asked if each.call_id == call)
+            await self._note(record, caller, "approve", about, why * refused, allowed=not refused)
             if refused:
                 done = await self._exchanges.decide(
                     run_id, call, "rejected", message=why, whom=whom(caller)
@@ -379,9 +385,7 @@ class TaskBook:
         self, run_id: str, caller: str | None, *, seconds: float = CANCEL_SECONDS
     ) -> TaskView:
         """End a task, and see it end, unless that takes longer: it ends all the same."""
-        record = await self._record(run_id, caller)
-        if record.status not in FINAL:
-            await self._note(record, caller, "cancel")
+        await self.note_cancel(run_id, caller)
         await self._exchanges.order(run_id, "cancel", whom=whom(caller))
         return await self.until_ended(run_id, caller, seconds=seconds)
 
@@ -419,6 +423,12 @@ class TaskBook:
                 await self._note(record, caller, "see", why=why, allowed=False)
             raise RunNotFound(f"there is no run {run_id!r}; {lists}")
         return record
+
+    async def note_cancel(self, run_id: str, caller: str | None) -> None:
+        """Write down that a run is ended, before it is; not for one that has ended already."""
+        record = await self._record(run_id, caller)
+        if record.status not in FINAL:
+            await self._note(record, caller, "cancel")
 
     async def _note(
         self,
@@ -461,9 +471,19 @@ def _told_before(record: RunRecord) -> str:
     told = "\n\n".join(filter(None, (record.context, record.prompt)))
     return (
         f"You have done this task before:\n{told[-TOLD_BEFORE_CHARS:]}\n\n"
-        f"You answered:\n{fenced(answered, record.agent, record.run_id)[-TOLD_BEFORE_CHARS:]}\n\n"
+        f"You answered:\n{fenced(_end_of(answered), record.agent, record.run_id)}\n\n"
         "The container of then is gone; the workspace is as your caller has it now."
     )
+
+
+def _end_of(answer: object) -> object:
+    """The last part of a long answer; what is not text as it would be written."""
+    text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    return text[-TOLD_BEFORE_CHARS:] if len(text) > TOLD_BEFORE_CHARS else answer
+
+
+def _call(approval: Approval) -> str:
+    return f"{approval.call_id} {approval.tool}"
 
 
 def _for_a_person(calls: Sequence[Approval]) -> str:

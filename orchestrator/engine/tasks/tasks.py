@@ -105,6 +105,7 @@ class Tasks:
         live = self._held.get(run_id)
         if live is None:
             return await self.book.cancel(run_id, caller, seconds=seconds)
+        await self.book.note_cancel(run_id, caller)
         live.cancel(self._leaving or CANCELLED)
         return await self.book.until_ended(run_id, caller, seconds=seconds)
 

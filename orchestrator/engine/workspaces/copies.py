@@ -82,7 +82,7 @@ class Copies:
         root = task.workspace.resolve()
         found = survey(root)
         git = git_mounts(root, "rw", self._may_read, found.git)
-        named = named_by_git(root, found.working_trees, self._policy.home)
+        named = named_by_git(root, found.working_trees, self._policy.home, self._policy.git_configs)
         return guarded_mounts(found, named, git)
 
     def mounted(self, agent: AgentSpec, task: Task) -> Mounted:
@@ -179,7 +179,13 @@ class Copies:
         """What a person should know of the changes before they are applied. Blocks."""
         try:
             with Root(changes.root) as tree:
-                never = barred(changes, tree, self._policy.own_places(), self._policy.home)
+                never = barred(
+                    changes,
+                    tree,
+                    self._policy.own_places(),
+                    self._policy.home,
+                    self._policy.git_configs,
+                )
         except OSError:
             never = []  # it is gone, or another one; `apply` will say so
         told = [f"the changes cannot be applied as they are: {in_words(never, 3)}"] if never else []
@@ -246,6 +252,7 @@ class Copies:
             allow_acting=allow_acting,
             own=self._policy.own_places(),
             home=self._policy.home,
+            configs=self._policy.git_configs,
         )
         handed = self.kept.handed(run_id)
         if handed is None or not handed.container:

@@ -87,16 +87,27 @@ def apply(
     import anyio
 
     from orchestrator.app import open_copies
+    from orchestrator.errors import OrchestratorError
     from orchestrator.settings import read_settings
+    from orchestrator.state import note_decision
 
-    copies = open_copies(read_settings())
+    settings = read_settings()
+    copies = open_copies(settings)
     kept = _changes(copies, anyio.run(_record, run_id))
     root = to.absolute() if to is not None else kept.root
     do = partial(copies.apply, run_id, to=root, allow_links=allow_links)
     if not (dry_run or allow_acting or as_json) and _can_ask():
         allow_acting = _agreed(do(dry_run=True).files)
-    with interrupted():
-        applied = do(dry_run=dry_run, allow_acting=allow_acting)
+    note = partial(note_decision, settings, "apply", str(root), run_id=run_id)
+    if not dry_run:
+        acting = "with files that act" * allow_acting
+        anyio.run(partial(note, allowed=True, why=acting))
+    try:
+        with interrupted():
+            applied = do(dry_run=dry_run, allow_acting=allow_acting)
+    except OrchestratorError as exc:
+        anyio.run(partial(note, allowed=False, why=f"{exc.code}: {exc}"))
+        raise
     if as_json:
         print(json.dumps(applied.model_dump(mode="json")))
         return

@@ -63,7 +63,7 @@ def run(
         context=context,
         workspace=workspace and workspace.absolute(),
         session=session,
-        caller=own_caller(settings, caller or ""),
+        caller=own_caller(settings, caller),
         timeout_seconds=timeout,
     )
     carry_out(settings, task, as_json=as_json)

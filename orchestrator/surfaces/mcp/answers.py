@@ -17,7 +17,7 @@ from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.errors import OrchestratorError
 from orchestrator.output import fenced
-from orchestrator.surfaces.mcp.shown_changes import shown_changes
+from orchestrator.surfaces.mcp.shown_changes import PATCH_URI, RUN_URI, shown_changes
 from orchestrator.surfaces.text import (
     LINE_CHARS,
     command,
@@ -188,7 +188,8 @@ def _envelope(
             del ended[name]
     if brief:
         ended.pop("log_tail", None)
-        changes.pop("patch", None)
+        if changes.pop("patch", None) is not None:
+            changes["patch_uri"] = f"{RUN_URI}{result.run_id}{PATCH_URI}"
     more: dict[str, object] = {"unheard": list(unheard), "next": _after(result, unheard)}
     return {**ended, **without_empty(more), **changes}
 
@@ -211,6 +212,11 @@ def _after(result: RunResult, unheard: Sequence[str]) -> str:
             "the agent worked on a copy, and nothing is applied yet: look at what it changed, then "
             f"call apply_changes with run_id {_json(result.run_id)}"
         )
+        if any(file.acts for file in result.changed_files):
+            steps.append(
+                "files with `acts` do something on this machine: show them to the person first, "
+                "and give allow_acting true only if the person agrees"
+            )
     if result.session:
         steps.append(
             f"to go on in the same conversation, call run_subagent with agent_name "

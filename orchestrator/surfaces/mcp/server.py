@@ -209,6 +209,8 @@ async def _apply(
     found = applied.model_dump(mode="json", exclude={"files"})
     files = [without_empty(file.model_dump(mode="json")) for file in applied.files]
     step = f'to apply them, call apply_changes with run_id "{run_id}"' if dry_run else ""
+    if step and any(file.acts for file in applied.files):
+        step += ", and with allow_acting true if the person has seen those with `acts` and agrees"
     more = without_empty({**found, "next": "" if applied.already else step})
     return plain("\n".join(lines), {"files": files, **more})
 

@@ -63,6 +63,8 @@ def _listed(file: ChangedFile, section: str | None) -> dict[str, object]:
     said: dict[str, object] = {"path": file.path, "change": file.change}
     if file.old_path:
         said["old_path"] = file.old_path
+    if file.acts:
+        said["acts"] = file.acts
     if section is None:
         return said
     if _BINARY.search(section):

@@ -141,8 +141,10 @@ class TaskExtension(Extension):
             task["inputRequests"] = {key: _wire(form) for key, form in forms.items()}
         return task
 
-    async def _update(self, _: McpRequest, params: UpdateParams) -> WireDocument:
+    async def _update(self, ctx: McpRequest, params: UpdateParams) -> WireDocument:
         """Answers to what is not open any more, or never was, are nothing to complain about."""
+        if not can_ask(ctx.session.client_capabilities):
+            return {}  # it has shown no form, so no person has said anything
         view = await self._view(params.task_id)
         given = [
             (each, _response(each, params.input_responses[form_key(each)]))

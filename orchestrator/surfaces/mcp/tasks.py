@@ -186,6 +186,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         ] = None,
     ) -> Annotated[t.CallToolResult, RunAnswer]:
         """Tell what happened in a run, from a cursor on."""
+        run_id = await tasks.book.newest(run_id, who_calls())
         view = await tasks.book.view(run_id, who_calls())
         events = await service.store.events(run_id, after=cursor or 0, limit=LOG_PAGE_EVENTS + 1)
         shown: list[Event] = []

@@ -61,6 +61,7 @@ def apply(
     allow_acting: bool = False,
     own: Sequence[Path] = (),
     home: Path | None = None,
+    configs: Sequence[Path] = (),
     in_session: bool = False,
 ) -> Applied:
     """Do to `root` what the agent did to its copy. Blocks.
@@ -69,8 +70,8 @@ def apply(
     ApplyRefused, and nothing is touched, if a path that the agent touched is not what it was when
     it was copied, if a new symbolic link leads out of the directory, if git would take what
     comes of it for a repository, if something would change that is an orchestrator's (its `own`, or
-    any other's) or that git's configuration names (also that in `home`), or if something acts on
-    this machine. What is as the agent made it already is left as it is. Of modes, only whether a
+    any other's) or that git's configuration names (also that in `home`, and in `configs`), or if
+    something acts on this machine. What is as the agent made it already is left as it is. Of modes, only whether a
     file can be run is taken over.
     """
     if not changes.complete:
@@ -92,7 +93,7 @@ def apply(
         changes = changes.model_copy(update={"acting": acting})
         moved = now.conflicts(left)
         problems = [*moved, *([] if allow_links else _links_out(changes))]
-        problems += [*now.new_repositories(left), *barred(changes, tree, own, home)]
+        problems += [*now.new_repositories(left), *barred(changes, tree, own, home, configs)]
         problems += _missing(changes)
         if problems:
             way_out = f"\n{NEW_COPY}" if moved and in_session else ""

@@ -25,12 +25,16 @@ YOURSELF = "take what you want of it from `orchestrator show RUN --patch` yourse
 
 
 def barred(
-    changes: Changes, tree: Root, own: Sequence[Path] = (), home: Path | None = None
+    changes: Changes,
+    tree: Root,
+    own: Sequence[Path] = (),
+    home: Path | None = None,
+    configs: Sequence[Path] = (),
 ) -> list[str]:
     """What may not be applied to this directory, and why; a sentence for each. Blocks."""
     if (agent := agent_above(tree.path)) is not None:
         return [f"{tree.path} is in the folder of an agent, {agent}, which no agent may write"]
-    found = dict(_of_git(changes, tree, home))
+    found = dict(_of_git(changes, tree, home, configs))
     found |= dict(_ours(changes, tree))
     found |= dict(_owned(changes, tree.path, own))
     return [f"{shown(path)} {why}; {YOURSELF}" for path, why in found.items()]
@@ -107,13 +111,15 @@ def _is_there(tree: Root, path: str) -> bool:
     return True
 
 
-def _of_git(changes: Changes, tree: Root, home: Path | None) -> Iterator[tuple[str, str]]:
+def _of_git(
+    changes: Changes, tree: Root, home: Path | None, configs: Sequence[Path]
+) -> Iterator[tuple[str, str]]:
     root = tree.path
     above = {folder for change in changes.changes for folder in parents(change.path)}
     tops = [root / folder for folder in sorted(above) if os.path.lexists(root / folder / ".git")]
     named = [
         (plain_parts(each.path.relative_to(root)), each.setting)
-        for each in named_by_git(root, tops, home)
+        for each in named_by_git(root, tops, home, configs)
     ]
     for change in changes.changes if named else ():
         parts = plain_parts(change.path)

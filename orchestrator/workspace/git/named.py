@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.domain import Frozen
@@ -56,7 +56,10 @@ class NamedByGit(Frozen):
 
 
 def named_by_git(
-    root: Path, folders: Iterable[Path], home: Path | None = None
+    root: Path,
+    folders: Iterable[Path],
+    home: Path | None = None,
+    configs: Sequence[Path] = (),
 ) -> tuple[NamedByGit, ...]:
     """What is in `root`, or would be, and is named by the configuration of a repository whose
     working tree is one of `folders`, or of the one that `root` itself is in. Blocks.
@@ -64,7 +67,7 @@ def named_by_git(
     found: dict[Path, str] = {}
     for top in dict.fromkeys((*_above(root), *folders)):
         for own, tree in _repositories(top):
-            settings = [*_settings(own, home)]
+            settings = [*_settings(own, home, configs)]
             trees = [tree, *(base / s.value for s, base in settings if _name(s) == WORKTREE)]
             named = [
                 (_name(setting), place)
@@ -107,13 +110,16 @@ def _repositories(top: Path) -> Iterator[tuple[Path, Path]]:
             continue
 
 
-def _settings(own: Path, home: Path | None) -> Iterator[tuple[Setting, Path]]:
+def _settings(
+    own: Path, home: Path | None, configs: Sequence[Path]
+) -> Iterator[tuple[Setting, Path]]:
     """Each setting, and the folder of the file that it is in."""
     common = _config_text(own / "commondir").partition("\n")[0].strip()
     shared = own / common if common else own
     waiting = [own / "config.worktree", shared / "config.worktree", shared / "config"]
     if home is not None:
         waiting += [home / ".gitconfig", home / ".config/git/config", Path("/etc/gitconfig")]
+    waiting += configs
     seen: set[Path] = set()
     while waiting and len(seen) < MAX_CONFIGS:
         config = waiting.pop()

@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -119,6 +120,7 @@ def _trust(settings: Settings, *, yes: bool, as_json: bool) -> None:
     growth = project.growth(agents)
     if as_json:
         if yes and growth:
+            _note(settings, str(project.agents_dir), allowed=True)
             project.trust(agents)
         print(json.dumps(trust_document(project, agents, growth, trusted=yes or not growth)))
         return
@@ -126,10 +128,21 @@ def _trust(settings: Settings, *, yes: bool, as_json: bool) -> None:
     if not growth:
         return
     if not yes and not _agreed():
+        _note(settings, str(project.agents_dir), allowed=False)
         print("nothing is trusted that was not before")
         raise typer.Exit(EXIT_NOT_AGREED)
+    _note(settings, str(project.agents_dir), allowed=True)
     project.trust(agents)  # as they were read above, and have been shown
     print("trusted; you are asked again when one of them could reach more")
+
+
+def _note(settings: Settings, agents_dir: str, *, allowed: bool) -> None:
+    """Write into the audit that a project is trusted with more, or not, or no longer."""
+    import anyio
+
+    from orchestrator.state import note_decision
+
+    anyio.run(partial(note_decision, settings, "trust", agents_dir, allowed=allowed))
 
 
 def trust_document(
@@ -216,7 +229,9 @@ def _revoke(directory: Path | None, agents_dir: Path | None, as_json: bool) -> N
     from orchestrator.state import open_trust
 
     agents = _agents_dir_of(directory, agents_dir)
-    trust = open_trust(read_settings(flags={"agents_dir": agents and agents.absolute()}))
+    settings = read_settings(flags={"agents_dir": agents and agents.absolute()})
+    trust = open_trust(settings)
+    _note(settings, str(trust.agents_dir), allowed=False)
     was = trust.book.forget(trust.agents_dir)
     if as_json:
         said = {"project": str(trust.project), "was_trusted": was, "by_setting": trust.is_set}
