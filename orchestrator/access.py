@@ -107,7 +107,7 @@ def _approval(template: AgentSpec, wish: Wish) -> dict[str, Verdict]:
     kept = {
         rule: verdict
         for rule, verdict in said.items()
-        if verdict == "deny" or rule == "*" or _tool(rule) in tools
+        if verdict == "deny" or rule == "*" or any(_meet(_tool(rule), tool) for tool in tools)
     }
     if wish.sandboxed:
         return kept
@@ -134,6 +134,13 @@ def _names_server(rules: Sequence[str], server: str) -> bool:
 
 def _server_rule(name: str) -> str:
     return "mcp__" + re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether two tools are the same, or one is an MCP server and the other a tool of it."""
+    return (
+        one == other or f"{one}__" == other[: len(one) + 2] or f"{other}__" == one[: len(other) + 2]
+    )
 
 
 def _covers(rule: str, tool: str) -> bool:

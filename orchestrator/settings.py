@@ -36,6 +36,9 @@ SETTINGS_BYTES = 1024 * 1024
 """The longest settings file that is read."""
 
 
+RESERVED_CALLERS = ("operator", "unknown", "agent")
+"""Who else is named in the audit."""
+
 MOST = 999_999_999
 """What a number may be at most: more than any of them can use."""
 
@@ -124,7 +127,9 @@ class Settings(Frozen):
     @property
     def project(self) -> str:
         """The real path of the directory that the agents directory is in: whose runs these are."""
-        path = self.agents_dir.absolute().parent.resolve()
+        agents = self.agents_dir.absolute()
+        # A folder of another name is a project by itself: beside it may be somebody else's agents.
+        path = (agents.parent if agents.name == "agents" else agents).resolve()
         return os.fsencode(path).decode(errors="backslashreplace")  # fit for the store and JSON
 
 
@@ -172,13 +177,30 @@ def read_settings_with_origins(
     values: dict[str, object] = {}
     origins = dict.fromkeys(Settings.model_fields, "default")
     for name, value, origin in layers:
-        if value is not None:
-            values[name], origins[name] = value, origin
+        if value is None or (
+            origin == str(here / SETTINGS_FILE) and _is_looser(name, value, values)
+        ):
+            continue
+        values[name], origins[name] = value, origin
     if "caller" in values:
         values["caller"] = values["caller"] or "default"
     settings = Settings.model_validate(values)
+    for caller in (settings.caller, *settings.callers, *settings.http_tokens):
+        if caller in RESERVED_CALLERS or not caller.isprintable() or " " in caller:
+            raise OperatorError(
+                f"no caller can be called {caller!r}: {', '.join(RESERVED_CALLERS)} are words of "
+                "the audit, and a name has no spaces"
+            )
     check_declared(settings, settings.caller, origins["caller"])
     return settings, origins
+
+
+def _is_looser(name: str, value: object, values: Mapping[str, object]) -> bool:
+    """Whether a project's file would let more pass than the user does: it may only let less."""
+    usual = values.get(name, Settings.model_fields[name].default)
+    if name in _ONLY_LOWER:
+        return isinstance(value, int) and isinstance(usual, int) and value > usual
+    return name == "deny_on_missing_caller" and bool(usual) and not value
 
 
 def check_declared(settings: Settings, caller: str, origin: str) -> None:
@@ -303,7 +325,19 @@ def _written(path: Path, writer: Writer, name: str, value: object) -> object:
     except ValidationError as exc:
         message = exc.errors(include_url=False)[0]["msg"]
         raise OperatorError(f"{path}: {name}: found {str(value)[:60]!r}; {message}") from exc
-    return _placed(read, path.parent)
+    placed = _placed(read, path.parent)
+    if name == "agents_dir" and writer == "project" and not _is_below(placed, path.parent):
+        raise OperatorError(
+            f"{path}: agents_dir must be a folder below {path.parent}, since this file may have "
+            f"come with a repository; name another one in {source.variable} or in your own "
+            f"{USER_FILE}"
+        )
+    return placed
+
+
+def _is_below(path: object, folder: Path) -> bool:
+    real = path.resolve() if isinstance(path, Path) else folder
+    return real != folder.resolve() and real.is_relative_to(folder.resolve())
 
 
 def _kind(name: str) -> TypeAdapter[object]:
@@ -392,6 +426,9 @@ SOURCES = {
     if name != "home"
 }
 """Every setting that an operator can make, by the name of its field."""
+
+_ONLY_LOWER = frozenset(("max_runs", "max_runs_per_agent", "max_spares", "max_spares_mb"))
+"""What a project's file may lower, and not raise: all projects of the user share these."""
 
 CREDENTIAL_VARIABLES = frozenset(SOURCES[name].variable for name in _SECRET)
 """What stays in this process, whatever an agent.md says."""

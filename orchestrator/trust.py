@@ -161,6 +161,7 @@ def _uses(secret: Secret) -> Iterator[str]:
     yield f"{secret.name} as {secret.header}, {secret.scheme}{user}"
     for word, values in (("to", secret.hosts), ("by", secret.methods), ("at", secret.paths)):
         yield from (f"{secret.name} {word} {value}" for value in values)
+    yield from (f"{secret.name} with the header {name}" for name in secret.headers)
 
 
 def _denied(agent: AgentSpec) -> Iterator[Grant]:

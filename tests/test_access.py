@@ -101,3 +101,19 @@ def test_of_the_templates_mcp_servers_there_are_only_those_that_were_asked_for()
     for tool in ("mcp__issues", "mcp__issues__delete", "mcp__other"):
         with pytest.raises(RunRefused, match=f"{tool}: not among the tools"):
             narrowed(template, wish(tool))
+
+
+def test_a_rule_for_a_server_holds_for_each_of_its_tools() -> None:
+    """Or an agent made at call time could use a tool that the template keeps for a person."""
+    servers = (McpServer(name="srv", command="x"),)
+    template = AgentSpec(
+        name="a",
+        description="d",
+        mcp_servers=servers,
+        permissions=Permissions(allow=("Read", "mcp__srv", "Write")),
+        approval={"mcp__srv": "ask", "mcp__srv__drop": "ask", "Write": "ask"},
+    )
+    made = narrowed(template, wish("mcp__srv__delete"))
+    assert made.approval == {"mcp__srv": "ask"}
+    made = narrowed(template, wish("mcp__srv"))
+    assert made.approval == {"mcp__srv": "ask", "mcp__srv__drop": "ask"}

@@ -22,6 +22,8 @@ from orchestrator.settings import (
     read_settings_with_origins,
 )
 
+DENY = ("deny_on_missing_caller", True)
+
 
 def test_docker_host_alone_decides(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "DOCKER_HOST": "tcp://engine:2375"}
@@ -167,13 +169,51 @@ def test_what_decides_over_the_machine_is_the_users(tmp_path: Path) -> None:
 
 def test_the_project_wins_over_the_users_file_which_is_the_users_alone(tmp_path: Path) -> None:
     own = user_file(tmp_path, "max_runs: 2\nscripted: true\nkeep_days: 5\n")
-    (tmp_path / "orchestrator.yaml").write_text("max_runs: 3\n")
+    (tmp_path / "orchestrator.yaml").write_text("max_runs: 1\nwindow_seconds: 7\n")
     settings, origins = read_settings_with_origins({"HOME": str(tmp_path)}, tmp_path)
-    assert (settings.max_runs, settings.scripted, settings.keep_days) == (3, True, 5)
+    assert (settings.max_runs, settings.scripted, settings.keep_days) == (1, True, 5)
+    assert settings.window_seconds == 7
     assert (origins["keep_days"], origins["scripted"]) == (str(own), str(own))
     own.chmod(0o620)
     with pytest.raises(OperatorError, match="can be written by another user"):
         read_settings({"HOME": str(tmp_path)}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "name", "value"),
+    [
+        ("max_runs: 2", "max_runs: 500", "max_runs", 2),
+        ("", "max_runs: 500", "max_runs", 8),
+        ("", "max_spares_mb: 100000", "max_spares_mb", 4096),
+        ("max_runs_per_agent: 2", "max_runs_per_agent: 1", "max_runs_per_agent", 1),
+        ("deny_on_missing_caller: true", "deny_on_missing_caller: false", *DENY),
+        ("", "deny_on_missing_caller: true", *DENY),
+    ],
+)
+def test_a_project_may_lower_what_all_projects_share_and_not_raise_it(
+    tmp_path: Path, mine: str, theirs: str, name: str, value: object
+) -> None:
+    user_file(tmp_path, f"{mine}\n")
+    (tmp_path / "orchestrator.yaml").write_text(f"{theirs}\n")
+    assert getattr(read_settings({"HOME": str(tmp_path)}, tmp_path), name) == value
+
+
+@pytest.mark.parametrize("folder", [".", "..", "/srv/agents"])
+def test_a_projects_file_names_agents_below_it_alone(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "orchestrator.yaml").write_text(f"agents_dir: {folder}\n")
+    with pytest.raises(OperatorError, match="agents_dir must be a folder below"):
+        read_settings({"HOME": str(tmp_path)}, tmp_path)
+
+
+@pytest.mark.parametrize("caller", ["operator", "unknown", "agent", "a b"])
+def test_no_caller_has_a_name_of_the_audits(tmp_path: Path, caller: str) -> None:
+    for name, value in (
+        ("CALLER", caller),
+        ("CALLERS", f"x,{caller}"),
+        ("HTTP_TOKENS", f"{caller}=0123456789abcdef"),
+    ):
+        with pytest.raises(OperatorError, match="no caller can be called"):
+            read_settings({"HOME": str(tmp_path), f"ORCHESTRATOR_{name}": value}, tmp_path)
 
 
 def test_the_environment_can_turn_off_what_the_file_turns_on(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 from orchestrator.workspace.paths import plain_parts
 
@@ -24,6 +25,7 @@ CONTAINER = "it decides what is built and started in containers"
 HOOKS = "git hooks run what it says"
 INSTALLED = "the package manager obeys it, or runs what it says"
 PYTHON = "Python's tools run what it says"
+NODE_BIN = "npm and its like run it by its name"
 CONFIGURED = "its tool runs it"
 GIT = "git obeys it"
 DEBUGGED = "a debugger or an interpreter runs it when it starts there"
@@ -36,11 +38,11 @@ ACTING_FOLDERS = {
     **dict.fromkeys((".continue", ".clinerules", ".roo", ".opencode", ".amazonq"), AGENT_SETTINGS),
     **dict.fromkeys((".github/instructions", ".github/prompts", ".github/agents"), OBEYED),
     **dict.fromkeys((".github/chatmodes", ".kiro", ".junie"), OBEYED),
-    **dict.fromkeys((".vscode", ".idea", ".fleet", ".zed", ".vs", ".nvim"), EDITOR),
+    **dict.fromkeys((".vscode", ".idea", ".fleet", ".zed", ".vs", ".nvim", ".helix"), EDITOR),
     **dict.fromkeys((".github/workflows", ".github/actions", ".circleci", ".buildkite"), CI),
     **dict.fromkeys((".gitea/workflows", ".forgejo/workflows", ".woodpecker", ".gitlab"), CI),
     ".devcontainer": CONTAINER,
-    **dict.fromkeys((".husky", ".githooks", ".lefthook"), HOOKS),
+    **dict.fromkeys((".husky", ".githooks", ".lefthook", ".hg"), HOOKS),
     **dict.fromkeys((".mvn", "gradle/wrapper", ".gradle", ".cargo"), BUILT),
     **dict.fromkeys((".yarn", ".pnpm"), INSTALLED),
     **dict.fromkeys((".mise", ".config/mise"), SHELL),
@@ -81,6 +83,7 @@ ACTING_FILES = {
     **dict.fromkeys(("pyproject.toml", "setup.py", "setup.cfg", "conftest.py"), PYTHON),
     **dict.fromkeys(("tox.ini", "noxfile.py", "pytest.ini", ".pytest.ini"), PYTHON),
     **dict.fromkeys(("sitecustomize.py", "usercustomize.py", "pyvenv.cfg"), PYTHON),
+    **dict.fromkeys((".pylintrc", "pylintrc", "mypy.ini", ".mypy.ini"), PYTHON),
     **dict.fromkeys(("gulpfile.js", "gruntfile.js", ".eslintrc.js", ".eslintrc.cjs"), CONFIGURED),
     **dict.fromkeys((".babelrc.js", ".prettierrc.js", ".mocharc.js", ".rspec"), CONFIGURED),
     **dict.fromkeys((".gitmodules", ".gitattributes"), GIT),
@@ -124,7 +127,7 @@ def why_it_acts(path: str) -> str:
     """What a file at this path does without being asked to; empty if it is like any other."""
     names = plain_parts(path)
     if not INSTALLED_FOLDERS.isdisjoint(names):
-        return ""
+        return _acts_installed(names)
     above = ""
     for name in names:
         why = ACTING_FOLDERS.get(name) or ACTING_FOLDERS.get(f"{above}/{name}")
@@ -132,6 +135,14 @@ def why_it_acts(path: str) -> str:
             return why
         above = name
     return acts_by_name(above)
+
+
+def _acts_installed(names: Sequence[str]) -> str:
+    """Among installed packages: what an interpreter or a tool runs without being asked."""
+    last = names[-1]
+    if last.endswith(".pth") or last in ("sitecustomize.py", "usercustomize.py"):
+        return PYTHON
+    return NODE_BIN if "node_modules" in names and ".bin" in names else ""
 
 
 def acts_by_name(name: str) -> str:

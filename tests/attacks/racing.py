@@ -59,7 +59,7 @@ class Mounting:
         self.other = make(folder / "other", {".git/HEAD": "another's"})
         self.link = self.project / "link"
         self.link.symlink_to(self.other)
-        self._mine = _which(self.project / "sub/.git")
+        self._mine = {_which(self.project / "sub/.git"), _which(self.project / "sub")}
         self._policy = MountPolicy(roots=(folder,), home=folder / "home")
         self._copies = Copies(folder / "state/changes", self._policy)
 
@@ -71,7 +71,7 @@ class Mounting:
             told = self._policy.checked(spec).identities
         except MountRefused:
             return "refused"
-        return "mine" if {*told.values()} <= {self._mine} else "ANOTHER"
+        return "mine" if {*told.values()} <= self._mine else "ANOTHER"
 
 
 class Covering:

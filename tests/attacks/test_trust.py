@@ -458,7 +458,10 @@ def test_a_repository_cannot_have_records_removed(repo: Path, line: str) -> None
     with db:
         for statement in (each for entry in MIGRATIONS for each in entry):
             db.execute(statement)
-        row = "INSERT INTO runs VALUES (?, 'a', 'main', 'completed', '', 'x', ?, NULL, ?, ?)"
+        row = (
+            "INSERT INTO runs (run_id, agent, caller, status, owner, task, created, ended) "
+            "VALUES (?, 'a', 'main', 'completed', 'x', ?, ?, ?)"
+        )
         long = json.dumps({"agent": "a", "prompt": "x" * 2_000_000})
         db.execute(row, ("r0123456789", long, 1.0, time.time() - 5 * 86400))
     db.close()

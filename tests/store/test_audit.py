@@ -91,7 +91,11 @@ async def test_an_agents_decision_is_one_row_for_each_thing_and_bounded(store: S
     assert len(second.why) <= MAX_WHY
     for number in range(MAX_DECISIONS + 5):
         await record.decided("host", f"h{number}:80", allowed=True)
-    assert len(await store.audit.find(AuditQuery(), limit=9999)) == MAX_DECISIONS
+    found = await store.audit.find(AuditQuery(allowed=True), limit=9999)
+    assert len(found) == MAX_DECISIONS + 1
+    assert found[-1].why == f"after {MAX_DECISIONS} of them, no more are written down"
+    await record.decided("secret", "token for example.org", allowed=True)
+    assert (await store.audit.find(AuditQuery(act="secret")))[0].subject == "token for example.org"
 
 
 async def test_what_cannot_be_written_is_not_let(store: Store) -> None:

@@ -71,8 +71,8 @@ def apply(
     it was copied, if a new symbolic link leads out of the directory, if git would take what
     comes of it for a repository, if something would change that is an orchestrator's (its `own`, or
     any other's) or that git's configuration names (also that in `home`, and in `configs`), or if
-    something acts on this machine. What is as the agent made it already is left as it is. Of modes, only whether a
-    file can be run is taken over.
+    something acts on this machine. What is as the agent made it already is left as it is. Of modes,
+    only whether a file can be run is taken over.
     """
     if not changes.complete:
         raise ApplyRefused(
