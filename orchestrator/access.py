@@ -104,11 +104,12 @@ def _approval(template: AgentSpec, wish: Wish) -> dict[str, Verdict]:
     """
     said = template.approval
     tools = {_tool(rule) for rule in wish.tools}
-    kept = {
-        rule: verdict
-        for rule, verdict in said.items()
-        if verdict == "deny" or rule == "*" or any(_meet(_tool(rule), tool) for tool in tools)
-    }
+    kept: dict[str, Verdict] = {}
+    for rule, verdict in said.items():
+        if verdict == "deny" or rule == "*" or _tool(rule) in tools or _is_of(_tool(rule), tools):
+            kept[rule] = verdict
+        else:  # a rule for all of an MCP server is one for each tool of it that is left
+            kept |= {tool: verdict for tool in tools if _is_of(tool, (rule,))}
     if wish.sandboxed:
         return kept
     asked = [
@@ -136,11 +137,9 @@ def _server_rule(name: str) -> str:
     return "mcp__" + re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
-def _meet(one: str, other: str) -> bool:
-    """Whether two tools are the same, or one is an MCP server and the other a tool of it."""
-    return (
-        one == other or f"{one}__" == other[: len(one) + 2] or f"{other}__" == one[: len(other) + 2]
-    )
+def _is_of(tool: str, servers: Iterable[str]) -> bool:
+    """Whether a tool is one of these MCP servers'."""
+    return any(tool.startswith(f"{server}__") for server in servers)
 
 
 def _covers(rule: str, tool: str) -> bool:

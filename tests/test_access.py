@@ -114,6 +114,6 @@ def test_a_rule_for_a_server_holds_for_each_of_its_tools() -> None:
         approval={"mcp__srv": "ask", "mcp__srv__drop": "ask", "Write": "ask"},
     )
     made = narrowed(template, wish("mcp__srv__delete"))
-    assert made.approval == {"mcp__srv": "ask"}
+    assert made.approval == {"mcp__srv__delete": "ask"}
     made = narrowed(template, wish("mcp__srv"))
     assert made.approval == {"mcp__srv": "ask", "mcp__srv__drop": "ask"}
