@@ -109,7 +109,8 @@ async def end_lost(
     others = await family_usage(store, record.run_id, events)
     result = lost_result(record, events, handed, others)
     if message:
-        update = {"status": status, "reason": reason, "message": message}
+        said = message + _saved(record.run_id, handed)
+        update = {"status": status, "reason": reason, "message": said}
         result = result.model_copy(update=update)
     kept = await store.finish(result, (_last_event(result, events),), owner=record.owner)
     return result if kept else None
@@ -156,14 +157,13 @@ def lost_result(
     used = usage_of(events)
     told = [event for event in events if event.kind != "saying"]
     lines = [f"{event.kind}: {event.text}" if event.text else event.kind for event in told]
-    saved = LOST_SAVED.format(when=handed.when, run_id=record.run_id) if handed else ""
     return RunResult(
         run_id=record.run_id,
         agent=record.agent,
         caller=record.caller,
         status="failed",
         reason="orchestrator_lost",
-        message=(LOST_MESSAGE if said else LOST_SILENT) + saved,
+        message=(LOST_MESSAGE if said else LOST_SILENT) + _saved(record.run_id, handed),
         partial_text=said,
         duration_ms=int((events[-1].at - record.created) * 1000) if events else 0,
         cost_usd=round(used.cost_usd, 6),
@@ -183,6 +183,10 @@ def lost_result(
         ),
         log_tail=tuple(lines[-LOST_TAIL:]),
     )
+
+
+def _saved(run_id: str, handed: Handed | None) -> str:
+    return LOST_SAVED.format(when=handed.when, run_id=run_id) if handed else ""
 
 
 def _last_event(result: RunResult, events: tuple[Event, ...]) -> Event:
