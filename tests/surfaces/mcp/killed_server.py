@@ -68,9 +68,14 @@ class Memory:
 class Caller:
     """A client of one server, until that is killed."""
 
-    def __init__(self, client: Client, memory: Memory) -> None:
+    def __init__(self, client: Client, memory: Memory, ponders_seconds: float = 0.0) -> None:
         self._client = client
         self.memory = memory
+        self._ponders_seconds = ponders_seconds
+
+    async def ponder(self) -> None:
+        """Take some time before an answer, so that a server is often killed while it is awaited."""
+        await anyio.sleep(random.uniform(0, self._ponders_seconds))
 
     async def call(self, tool: str, **arguments: object) -> Document:
         """What is answered, and remembered."""
@@ -109,6 +114,7 @@ async def asking(caller: Caller) -> None:
     run = await caller.call("run_subagent", agent_name="asks", prompt="x")
     run_id, message_id = run["run_id"], run["questions"][0]["message_id"]
     answer = f"blue {run_id}"
+    await caller.ponder()
     reply = {"run_id": run_id, "message_id": message_id, "answer": answer}
     await caller.call("reply_subagent", **reply)
     caller.memory.answers[message_id] = run_id, answer
@@ -121,10 +127,12 @@ async def approving(caller: Caller) -> None:
     run = await caller.call("run_subagent", agent_name="careful", prompt="x")
     task = {"task_id": run["run_id"]}
     call_id = run["pending_tool_calls"][0]["call_id"]
+    await caller.ponder()
     now = await caller.call("resume_subagent_task", **task, reject=[call_id], wait=True)
     caller.memory.decisions[run["run_id"], call_id] = "rejected"
     call_id = now["pending_tool_calls"][0]["call_id"]
     edited = {call_id: {"command": "echo three"}}
+    await caller.ponder()
     await caller.call("resume_subagent_task", **task, edited_input=edited)
     caller.memory.decisions[run["run_id"], call_id] = "approved"
     done = await caller.ended(run["run_id"])
@@ -183,8 +191,16 @@ async def kinds(caller: Caller, run_id: str) -> set[str]:
 class Lives:
     """One server after the other on one state directory; each is killed, the next is examined."""
 
-    def __init__(self, stage: Stage, seed: int) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        seed: int,
+        scenarios: tuple[Scenario, ...] = SCENARIOS,
+        ponders_seconds: float = 0.0,
+    ) -> None:
         self._stage = stage
+        self._scenarios = scenarios
+        self._ponders_seconds = ponders_seconds
         self._random = random.Random(seed)
         self._seconds = FIRST_SECONDS
         self.memory = Memory()
@@ -213,7 +229,8 @@ class Lives:
         async with open_server(self._stage) as (client, pid):
             began = anyio.current_time()
             async with anyio.create_task_group() as group:
-                group.start_soon(self._play, Caller(client, self.memory), over)
+                caller = Caller(client, self.memory, self._ponders_seconds)
+                group.start_soon(self._play, caller, over)
                 with anyio.move_on_after(seconds):
                     await over.wait()
                 in_time = not over.is_set()
@@ -227,7 +244,7 @@ class Lives:
                 await scenario(caller)
 
         async with anyio.create_task_group() as group:
-            for scenario in self._random.sample(SCENARIOS, AT_ONCE):
+            for scenario in self._random.sample(self._scenarios, AT_ONCE):
                 group.start_soon(until_killed, scenario)
         over.set()
 
