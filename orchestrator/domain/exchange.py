@@ -31,7 +31,7 @@ class Question(Frozen):
     status: MessageStatus = "pending_parent_reply"
     asked: float = 0.0
     deadline: float = 0.0
-    """When the agent goes on without an answer."""
+    """When the agent goes on without an answer; 0 while no orchestrator has its run."""
     default_answer: str = ""
     """What it goes by then: the agent's own words, unless it gave none."""
     answer: str | None = None
@@ -52,7 +52,7 @@ class Approval(Frozen):
     decision: Decision = "pending"
     asked: float = 0.0
     deadline: float = 0.0
-    """When it is rejected by itself."""
+    """When it is rejected by itself; 0 while no orchestrator has its run."""
     new_input: dict[str, object] | None = None
     """What runs instead of what was asked for."""
     message: str = ""

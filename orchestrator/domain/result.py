@@ -90,6 +90,11 @@ class Usage(Spent):
         """What counts against a budget."""
         return self.cost_usd + self.estimated_usd - self.unanswered_usd
 
+    def plus(self, other: Usage) -> Usage:
+        """Both together."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields}
+        return Usage.model_validate(sums)
+
 
 class ChangedFile(Frozen):
     """One thing that differs between the workspace and the agent's copy."""

@@ -19,6 +19,7 @@ from orchestrator.domain.container import MIB
 from orchestrator.domain.exchange import AnsweredBy, Approval, ApprovalBy, Question
 from orchestrator.domain.result import RunStatus
 from orchestrator.engine.clock import Clock
+from orchestrator.engine.earlier import Earlier
 from orchestrator.engine.record import Record
 from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.errors import CallerRefused
@@ -40,6 +41,7 @@ APPROVAL_BYTES = 8 * MIB
 
 NO_ANSWER = "No answer came in time. Go on with your best judgement, and say so in your answer."
 BY_DEFAULT = "(by default, nobody answered in time) "
+ANSWERED_BEFORE = "(as before the orchestrator was killed) "
 NOT_APPROVED = "No approval came in time; do without it."
 ASKED_TWICE = "A call of this id has been asked about before; make a new call."
 ASKED_TOO_OFTEN = (
@@ -62,7 +64,12 @@ class Desk:
         asking: Asking,
         news: News,
         approval_by: ApprovalBy = "parent",
+        agent: str = "",
+        earlier: Earlier | None = None,
     ) -> None:
+        """`earlier` is what the run, or the one that it works for, was told before its orchestrator
+        was killed; the name of the agent tells whose words are whose.
+        """
         self._run_id = run_id
         self._store = store
         self._exchanges = exchanges
@@ -71,6 +78,8 @@ class Desk:
         self._asking = asking
         self._news = news
         self._approval_by = approval_by
+        self._agent = agent
+        self.earlier = earlier or Earlier()
         self._open: dict[str, str] = {}
         """What is waited for: its id -> "question" or "approval"."""
         self._replied: set[str] = set()
@@ -88,6 +97,11 @@ class Desk:
             if self._questions == MAX_QUESTIONS + 1:
                 self._record.note("warning", f"{MAX_QUESTIONS} questions; no more are passed on")
             raise CallerRefused(ASKED_TOO_OFTEN)
+        known = self.earlier.answer(self._agent, self._record.clean(question)[:MAX_QUESTION])
+        if known is not None and known.answer is not None:
+            said = f"{ANSWERED_BEFORE}{known.answer}"
+            self._record.note("answered", said, message_id=known.message_id, by=known.answered_by)
+            return known.answer
         now = time.time()
         asked = Question(
             message_id="m" + secrets.token_hex(4),
@@ -136,6 +150,12 @@ class Desk:
             deadline=now + self._asking.approval_seconds,
             approval_by=self._approval_by,
         )
+        known = self.earlier.decision(self._agent, tool, wanted.input, self._approval_by)
+        if known is not None and await self._may_use(known):
+            said = f"{tool}: {ANSWERED_BEFORE}{known.decision}"
+            self._record.note("approval_decided", said, call_id=known.call_id)
+            await self._record.flush()
+            return known
         if not self._may_ask_about(wanted):
             return wanted.model_copy(update={"decision": "rejected", "message": NO_MORE_APPROVALS})
         if not await self._exchanges.request(wanted):
@@ -149,12 +169,26 @@ class Desk:
         try:
             async with self._waiting(call_id, "approval"):
                 decided = await self._decision_on(wanted)
+            await self._exchanges.tell(self._run_id, call_id)  # first this: it is good for one call
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.withdraw(call_id)
             raise
         self._record.note("approval_decided", f"{tool}: {decided.decision}", call_id=call_id)
         return decided
+
+    async def tell_earlier(self) -> None:
+        """Note that the agent has been told the answers of its earlier life."""
+        for asked in self.earlier.unheard():
+            message_id, by = asked.message_id, asked.answered_by
+            self._record.note("answered", asked.answer or "", message_id=message_id, by=by)
+            await self._record.flush()  # first this: what is acknowledged has been told
+            await self._exchanges.acknowledge(asked.run_id, message_id)
+
+    async def _may_use(self, earlier: Approval) -> bool:
+        """Whether an earlier decision still counts; an approval is for one call."""
+        told = await self._exchanges.tell(earlier.run_id, earlier.call_id)
+        return told or not earlier.approved
 
     def _may_ask_about(self, wanted: Approval) -> bool:
         self._approvals += 1

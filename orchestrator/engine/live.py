@@ -29,11 +29,36 @@ MAX_ERRANDS = 32
 
 CANCELLED = "the caller cancelled the run"
 
+WENT_ON = (
+    "the orchestrator was killed while the run waited; the agent went on in its session, with what "
+    "was answered"
+)
+BEGAN_AGAIN = (
+    "the orchestrator was killed while the run waited; the agent began again, with what was "
+    "answered"
+)
+PUT_ASIDE = (
+    "what the agent had changed in its copy by {when}, before the orchestrator was killed, is not "
+    "in the result; it is kept in changes/{run_id}.before in the state directory"
+)
+
 MAX_AGENT_DEPTH = 3
 """Agents that run agents that run agents."""
 
 RunChild = Callable[[Task], Awaitable[RunResult]]
 """Runs a task that an agent hands to another one, to its end."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """The earlier life of a run that is taken up again."""
+
+    usage: Usage
+    """What it had used."""
+    others: Usage
+    """What those had used that worked for it."""
+    saved: str = ""
+    """When its changes were last saved, if it had any: they are put aside."""
 
 
 @dataclass
@@ -51,6 +76,8 @@ class LiveRun:
     """The run whose agent asked for this one, if one did."""
     scripted: bool = False
     """A script plays the model."""
+    before: Before | None = None
+    """What it was before its orchestrator was killed, if it was."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Cancel it to end the run. Not asyncio's own cancel: that would go through the shields that
     keep the end of a run."""
@@ -178,11 +205,23 @@ class LiveRun:
         """What the agent did to its copy of the workspace."""
         self.changed_files, self.patch = files, patch
 
-    def joined(self, note: str) -> None:
-        """The run has its session; `note` tells what became of the conversation of before."""
+    def joined(self, note: str, *, goes_on: bool) -> None:
+        """The run has its session; `note` tells what became of the conversation of before, which
+        goes on or does not.
+        """
         self.session_name, self.session_note = self.prepared.session.name, note
         if note:
             self.record.note("warning", note)
+        self.taken_up(goes_on=goes_on)
+
+    def taken_up(self, *, goes_on: bool) -> None:
+        """Tell how a run goes on that had a life before: in its conversation, or from the start."""
+        if self.before is None:
+            return
+        self.record.note("warning", WENT_ON if goes_on else BEGAN_AGAIN)
+        if self.before.saved and not goes_on:
+            aside = PUT_ASIDE.format(when=self.before.saved, run_id=self.run_id)
+            self.record.note("warning", aside)
 
     @property
     def last_text(self) -> str:
@@ -233,6 +272,19 @@ class LiveRun:
         return min((budget for budget in budgets if budget is not None), default=None)
 
     @property
+    def own_budget_usd(self) -> float | None:
+        """What is left of it for the agent itself after an earlier life."""
+        if self.budget_usd is None or self.before is None:
+            return self.budget_usd
+        spent = self.before.usage.budgeted_usd + self.before.others.budgeted_usd
+        return max(0.0, self.budget_usd - spent)
+
+    @property
+    def total_usage(self) -> Usage:
+        """What it has used, with its earlier life."""
+        return self.usage if self.before is None else self.usage.plus(self.before.usage)
+
+    @property
     def spent_usd(self) -> float:
         """What counts against its budget so far, with all that it has handed to others."""
         return sum(usage.budgeted_usd for usage in self.family())
@@ -240,6 +292,8 @@ class LiveRun:
     def family(self) -> Iterator[Usage]:
         """What it has used so far, and all that it has handed to others; each once."""
         yield self.usage if self._stage is None else self._stage.reach.model.bill.usage
+        if self.before is not None:
+            yield from (self.before.usage, self.before.others)
         for errand in self.errands:
             yield from errand.family()
 

@@ -77,8 +77,11 @@ class Record:
         events_per_second: int = EVENTS_PER_SECOND,
         *,
         task: Task | None = None,
+        before: Sequence[Event] = (),
     ) -> None:
-        """With its task, decisions about what the agent may do are written down too."""
+        """With its task, decisions about what the agent may do are written down too. `before` is
+        what happened in an earlier life of the run: it goes on after that.
+        """
         self._run_id = run_id
         self._task = task
         self._decided: dict[tuple[str, bool], set[str]] = {}
@@ -87,7 +90,7 @@ class Record:
         self._listeners = tuple(listeners)
         self._redactor = Redactor(secrets)
         self._pending: list[Event] = []
-        self._seq = 0
+        self._seq = before[-1].seq if before else 0
         self._kept = Counter[str]()
         self._kept_bytes = Counter[str]()
         self._full: set[str] = set()
@@ -97,6 +100,8 @@ class Record:
         self._tail: deque[str] = deque(maxlen=LOG_LINES)
         self._warnings: dict[str, None] = {}
         self._ended: Event | None = None
+        for event in before:
+            self._remember(event.kind, event.text)
 
     def add_secrets(self, secrets: Iterable[str | Sought]) -> None:
         """From now on, these are not to be seen."""
@@ -179,14 +184,17 @@ class Record:
             run_id=self._run_id, seq=self._seq, at=time.time(), kind=kind, text=line, data=clean
         )
         self._pending.append(event)
-        if kind != "saying":
-            self._tail.append(f"{kind}: {line}" if line else kind)
-        if kind == "warning" and len(self._warnings) < LOG_LINES:
-            self._warnings[line] = None
+        self._remember(kind, line)
         if kind == "ended":
             self._ended = event
         else:
             self._tell(event)
+
+    def _remember(self, kind: EventKind, line: str) -> None:
+        if kind != "saying":
+            self._tail.append(f"{kind}: {line}" if line else kind)
+        if kind == "warning" and len(self._warnings) < LOG_LINES:
+            self._warnings[line] = None
 
     async def flush(self) -> None:
         """Have everything so far in the store."""

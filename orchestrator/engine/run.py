@@ -263,13 +263,13 @@ def _money(live: LiveRun) -> dict[str, object]:
     """What a run cost. A script costs nothing, though a budget is kept as if it did."""
     if live.scripted:
         free = {"cost_usd": 0.0, "estimated_usd": 0.0, "unanswered_usd": 0.0}
-        return {"usage": live.usage.model_copy(update=free)}
+        return {"usage": live.total_usage.model_copy(update=free)}
     return {
-        "cost_usd": round(live.usage.cost_usd, 6),
-        "estimated_usd": round(live.usage.estimated_usd, 6),
+        "cost_usd": round(live.total_usage.cost_usd, 6),
+        "estimated_usd": round(live.total_usage.estimated_usd, 6),
         "family_usd": round(sum(usage.cost_usd for usage in live.family()), 6),
         "family_estimated_usd": round(sum(usage.estimated_usd for usage in live.family()), 6),
-        "usage": live.usage,
+        "usage": live.total_usage,
     }
 
 

@@ -29,16 +29,19 @@ from orchestrator.domain.task import Task
 from orchestrator.domain.window import WINDOW
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.desk import Desk
-from orchestrator.engine.live import LiveRun, RunChild
+from orchestrator.engine.earlier import Earlier, read_earlier
+from orchestrator.engine.live import Before, LiveRun, RunChild
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Listener, Record
 from orchestrator.engine.run import conclude, execute, not_kept
 from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.staging import Staging
+from orchestrator.engine.tasks.lost import end_lost, family_usage, usage_of
 from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import (
     CallerError,
+    OperatorError,
     OrchestratorError,
     RunNotFound,
     RunRefused,
@@ -47,7 +50,7 @@ from orchestrator.errors import (
 )
 from orchestrator.redaction import Sought
 from orchestrator.store.exchanges import Exchanges
-from orchestrator.store.runs import Caps, Store
+from orchestrator.store.runs import Caps, Store, SuspendedRun
 from orchestrator.store.session_rows import SessionKey
 from orchestrator.workspace.applying.apply import Applied
 
@@ -69,6 +72,9 @@ NEW_SESSION = "new"
 
 DEFAULT_SESSION = "default"
 """The session of a caller that names none."""
+
+
+TAKEN_UP_WHY = "taken up: its orchestrator was killed while it waited"
 
 
 @dataclass(frozen=True)
@@ -147,8 +153,77 @@ class Service:
         except OrchestratorError as exc:
             await self._decided("run", task.caller, task.run_id, exc, subject=task.agent)
             raise
-        fastest = agent.resources.events_per_second
-        record = Record(task.run_id, self.store, listeners, self._secrets, fastest, task=task)
+        live = self._live(agent, prepared, listeners, run_child)
+        await self.store.add_run(task)
+        live.record.note("queued", f"{task.agent} for {task.caller}")
+        return live
+
+    async def take_up(
+        self, run: SuspendedRun, *, run_child: RunChild | None = None
+    ) -> LiveRun | None:
+        """Take up a run that its dead orchestrator left, as `accept` does with a new one; None if
+        another process has it. It is told what was asked before, and what was answered.
+
+        OperatorError if it cannot be now; for any other reason why it may not run, it is ended.
+        """
+        run_id = run.task.run_id
+        earlier = await read_earlier(self.store, self.exchanges, run_id)
+        context = earlier.context(run.task.context)
+        try:
+            task = run.task.model_copy(update={"context": context})
+            agent, task, prepared = await self._prepared(task)
+        except OperatorError:
+            raise
+        except OrchestratorError as exc:
+            await self._refuse(run, exc)
+            return None
+        events = await self.store.events(run_id)
+        others = await family_usage(self.store, run_id, events)
+        if not await self.store.take_up(run, TAKEN_UP_WHY):
+            return None
+        # From here on nothing may fail: no other process would end the run.
+        before = Before(usage_of(events), others, await self._set_aside(run_id))
+        live = self._live(agent, prepared, (), run_child, earlier, before, events)
+        live.record.note("queued", f"{task.agent} for {task.caller}, again")
+        if not agent.session.keep:
+            live.taken_up(goes_on=False)
+        return live
+
+    async def _refuse(self, run: SuspendedRun, refusal: OrchestratorError) -> None:
+        """End a run that may not go on."""
+        task = run.task
+        await self._decided("run", task.caller, task.run_id, refusal, subject=task.agent)
+        record = await self.store.run(task.run_id)
+        if record is not None and record.suspended == run.since:
+            message = f"the orchestrator was killed while it waited, and it cannot go on: {refusal}"
+            recall = self.copies.kept.recall
+            await end_lost(self.store, record, recall, reason="start_failed", message=message)
+            self.news.tell()
+
+    async def _set_aside(self, run_id: str) -> str:
+        """Put aside what a run has saved of its changes; when that was, or "" if there is none."""
+        try:
+            saved = await anyio.to_thread.run_sync(self.copies.kept.set_aside, run_id)
+        except (OSError, OrchestratorError) as exc:
+            log.warning("what %s has saved cannot be put aside: %s", run_id, exc)
+            return ""
+        return saved.when if saved is not None else ""
+
+    def _live(
+        self,
+        agent: AgentSpec,
+        prepared: Prepared,
+        listeners: Sequence[Listener],
+        run_child: RunChild | None,
+        earlier: Earlier | None = None,
+        before: Before | None = None,
+        events: Sequence[Event] = (),
+    ) -> LiveRun:
+        """A run that is about to be in the store; or is there, with its earlier life."""
+        task, fastest = prepared.task, agent.resources.events_per_second
+        record = Record(
+            *(task.run_id, self.store, listeners, self._secrets, fastest), task=task, before=events
+        )
         record.add_secrets(prepared.secrets)
         record.add_secrets(prepared.variables_inside)
         above = self._working.get(task.parent_run_id) if task.depth else None
@@ -157,9 +232,9 @@ class Service:
         desk = Desk(
             *(task.run_id, self.store, self.exchanges, record, clock, agent.ask, self.news),
             approval_by=agent.approval_by,
+            agent=agent.name,
+            earlier=earlier if above is None else above.desk.earlier,
         )
-        await self.store.add_run(task)
-        record.note("queued", f"{task.agent} for {task.caller}")
         return LiveRun(
             prepared,
             record,
@@ -168,6 +243,7 @@ class Service:
             run_child or self.run,
             works_for=above,
             scripted=self._scripted,
+            before=before,
         )
 
     async def _prepared(self, task: Task) -> tuple[AgentSpec, Task, Prepared]:

@@ -188,7 +188,7 @@ class Gateway:
         agent, record = prepared.agent, live.record
         record.add_secrets((reach.sought,))
         reach.model.bind(
-            budget_usd=live.budget_usd,
+            budget_usd=live.own_budget_usd,
             on_request=partial(_note_request, record),
             others_spent=lambda: live.budget_left is not None and live.budget_left <= 0,
             at_work=live.clock.at_work,
@@ -275,7 +275,7 @@ class Staging:
     async def _in_session(self, prepared: Prepared, live: LiveRun) -> AsyncIterator[Stage]:
         session, makings = prepared.agent.session, self._makings(prepared)
         async with self._sessions.use(prepared.session, session, makings) as use:
-            live.joined(use.note)
+            live.joined(use.note, goes_on=use.goes_on)
             self._gateway.bind(use.stage.reach, prepared, live)
             await self.planner.memory.place(use.stage.container, prepared.memory)
             try:

@@ -60,6 +60,7 @@ async def converse(live: LiveRun, stage: Stage) -> None:
             with attempt:
                 live.new_attempt()
                 await conversation.say(message)
+                await live.desk.tell_earlier()
                 ended = await _verdict(live, conversation)
                 if not await _answered(live, ended, stage.reach.model):
                     message = output.feedback(live.schema_errors, plan.agent.output_schema)
@@ -122,13 +123,17 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
 def _of_budget(live: LiveRun, access: ModelAccess) -> str:
     """What counts against the budget: what is known, what is not, and what others have used."""
     usage = access.bill.usage
-    estimated, others = usage.budgeted_usd - usage.cost_usd, live.spent_usd - usage.budgeted_usd
+    before = 0.0 if live.before is None else live.before.usage.budgeted_usd
+    estimated = usage.budgeted_usd - usage.cost_usd
+    others = live.spent_usd - usage.budgeted_usd - before
     parts = [f"${usage.cost_usd:.4f}"]
     if estimated > 0:
         parts.append(f"by estimate ${estimated:.4f} more for answers that broke off")
     if others > 0:
         parts.append(f"${others:.4f} through agents that it ran")
-    budget = access.bill.budget_usd
+    if before > 0:
+        parts.append(f"${before:.4f} before its orchestrator was killed")
+    budget = live.budget_usd
     return f"{' and '.join(parts)}{'' if budget is None else f' of ${budget:.4f}'}"
 
 

@@ -168,7 +168,32 @@ class Exchanges:
         )
         return tuple(map(_approval, rows))
 
+    async def tell(self, run_id: str, call_id: str) -> bool:
+        """Note that the agent gets the decision; False if it has had it."""
+        return await self._changed(
+            "UPDATE approvals SET told = ? WHERE run_id = ? AND call_id = ? AND told IS NULL",
+            time.time(),
+            run_id,
+            call_id,
+        )
+
+    async def untold(self, run_id: str) -> frozenset[str]:
+        """Calls of a run of whose decision the agent does not know."""
+        sql = "SELECT call_id FROM approvals WHERE run_id = ? AND told IS NULL"
+        return frozenset(row["call_id"] for row in await self._database.select(sql, run_id))
+
     # Both
+
+    async def waiting(self) -> frozenset[str]:
+        """The runs under way that wait for a word, or have not heard one that was given."""
+        rows = await self._database.select(
+            "SELECT run_id FROM questions WHERE "  # noqa: S608 our own text
+            f"status IN ('pending_parent_reply', 'parent_replied') AND {_OF_RUN_UNDER_WAY} "
+            "UNION SELECT run_id FROM approvals WHERE told IS NULL "
+            "AND (decision = 'pending' OR (decision IN ('approved', 'rejected') AND whom != '')) "
+            f"AND {_OF_RUN_UNDER_WAY}"
+        )
+        return frozenset(row["run_id"] for row in rows)
 
     async def asking(self) -> OpenExchanges:
         """The runs that wait, with those that they work for, however far up; one query."""

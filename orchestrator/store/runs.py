@@ -40,10 +40,14 @@ class RunRecord(Frozen):
     wish: Wish | None = None
     """What the caller had made of the agent, if it had."""
     parent_run_id: str = ""
+    depth: int = 0
+    """How many agents stand between it and the caller from outside."""
     workspace: Path | None = None
     session: str = ""
     """In which session it was to run; none if the agent has none."""
     created: float
+    suspended: float | None = None
+    """Since when no process has it, because its orchestrator died while it waited for a word."""
     ended: float | None
     result: RunResult | None
 
@@ -55,6 +59,14 @@ class Caps(Frozen):
     """Of agents that callers from outside run, and as many at each depth below."""
     runs_per_agent: int = 8
     """Of those, of one agent of one project."""
+
+
+class SuspendedRun(Frozen):
+    """A run that waits, or waited, for a word, and that no process has."""
+
+    task: Task
+    since: float
+    """When it was suspended; another one each time."""
 
 
 class EndedRun(Frozen):
@@ -150,8 +162,11 @@ class Store:
         sql = f"UPDATE runs SET status = ? WHERE run_id = ? AND {where}"  # noqa: S608 our own text
         return await self.database.write(sql, status, run_id, *before) == 1
 
-    async def finish(self, result: RunResult, last: Sequence[Event] = ()) -> bool:
-        """False if the run had ended already: the first end counts.
+    async def finish(
+        self, result: RunResult, last: Sequence[Event] = (), *, owner: str | None = None
+    ) -> bool:
+        """False if the run had ended already: the first end counts. With an owner, also if the run
+        is not that one's: another orchestrator has taken it up.
 
         The last events are kept with it, or not at all: no crash can come between the two.
         """
@@ -159,14 +174,14 @@ class Store:
             return False
         where, before = _leading_to(result.status)
         sql = (
-            "UPDATE runs SET status = ?, reason = ?, result = ?, ended = ? "  # noqa: S608 our own text
-            f"WHERE run_id = ? AND {where}"
+            "UPDATE runs SET status = ?, reason = ?, result = ?, ended = ?, suspended = NULL "  # noqa: S608 our own text
+            f"WHERE run_id = ? AND owner = coalesce(?, owner) AND {where}"
         )
         ended = (result.status, result.reason, result.model_dump_json(), time.time())
         rows = [_event_row(event) for event in last]
 
         def write(db: sqlite3.Connection) -> bool:
-            if db.execute(sql, (*ended, result.run_id, *before)).rowcount != 1:
+            if db.execute(sql, (*ended, result.run_id, owner, *before)).rowcount != 1:
                 return False
             db.executemany(_INSERT_EVENT, rows)
             return True
@@ -214,6 +229,91 @@ class Store:
     async def unfinished(self) -> tuple[RunRecord, ...]:
         """Runs that have not ended, of all orchestrators, the oldest first."""
         rows = await self.database.select(f"{_RUNS} WHERE ended IS NULL ORDER BY created")
+        return tuple(map(_record, rows))
+
+    async def suspend(self, run_ids: Sequence[str], owner: str, why: str) -> bool:
+        """Leave runs of a dead orchestrator, the first of them with the others that work for it, to
+        whoever takes it up; False if another process has done so, or has ended it.
+
+        What they wait for has no deadline from now on.
+        """
+        some = f"run_id IN ({', '.join('?' * len(run_ids))})"
+        now = time.time()
+
+        def write(db: sqlite3.Connection) -> bool:
+            changed = db.execute(
+                f"UPDATE runs SET suspended = ?, begun = NULL, waits = NULL WHERE {some} "  # noqa: S608 our own text
+                "AND owner = ? AND ended IS NULL AND suspended IS NULL RETURNING run_id",
+                (now, *run_ids, owner),
+            ).fetchall()
+            for (run_id,) in changed:
+                (seq,) = db.execute(_LAST_NUMBER, (run_id,)).fetchone()
+                event = Event(run_id=run_id, seq=seq + 1, at=now, kind="warning", text=why)
+                db.execute(_INSERT_EVENT, _event_row(event))
+            for table in ("questions", "approvals") if changed else ():
+                db.execute(f"UPDATE {table} SET deadline = 0 WHERE {some}", run_ids)  # noqa: S608 our own text
+            return bool(changed)
+
+        return await self.database.atomically(write)
+
+    async def suspended(self, project: str) -> tuple[SuspendedRun, ...]:
+        """A project's runs that no process has, the oldest first; not those that work for them."""
+        rows = await self.database.select(
+            "SELECT task, suspended FROM runs WHERE suspended IS NOT NULL AND project = ? "
+            "AND depth = 0 ORDER BY created",
+            project,
+        )
+        return tuple(
+            SuspendedRun(task=Task.model_validate_json(row["task"]), since=row["suspended"])
+            for row in rows
+        )
+
+    async def take_up(self, run: SuspendedRun, why: str) -> bool:
+        """Have a suspended run wait for a slot in this process, and note that it may; False if
+        another process has it, or had it since.
+        """
+        task = run.task
+        let = AuditEntry(
+            project=task.project,
+            who=task.caller,
+            window=task.window,
+            act="run",
+            subject=task.agent,
+            run_id=task.run_id,
+            allowed=True,
+            why=why,
+        )
+
+        def write(db: sqlite3.Connection) -> bool:
+            changed = db.execute(_TAKE_UP, (self._owner, task.run_id, run.since)).rowcount == 1
+            if changed:
+                db.execute(INSERT_DECISION, decision_values(let))
+            return changed
+
+        return await self.database.atomically(write)
+
+    async def add_server(self, project: str) -> None:
+        """Note that this process takes up a project's runs."""
+        sql = "INSERT OR REPLACE INTO servers (owner, project) VALUES (?, ?)"
+        await self.database.write(sql, self._owner, project)
+
+    async def remove_server(self, owner: str = "") -> None:
+        """Note that a process, or this one, does so no more."""
+        await self.database.write("DELETE FROM servers WHERE owner = ?", owner or self._owner)
+
+    async def servers(self, project: str | None = None) -> frozenset[str]:
+        """The processes that take up a project's runs, or any; some may be dead."""
+        sql = "SELECT owner FROM servers WHERE project = coalesce(?, project)"
+        return frozenset(row["owner"] for row in await self.database.select(sql, project))
+
+    async def family(self, run_id: str) -> tuple[RunRecord, ...]:
+        """A run, and those of agents that worked for it, however far down, ended or not."""
+        rows = await self.database.select(
+            "WITH RECURSIVE family (id) AS (SELECT ? UNION SELECT run_id FROM runs "  # noqa: S608 our own text
+            "JOIN family ON json_extract(task, '$.parent_run_id') = family.id WHERE depth > 0) "
+            f"{_RUNS_WITHOUT_RESULTS} JOIN family ON run_id = family.id ORDER BY depth, created",
+            run_id,
+        )
         return tuple(map(_record, rows))
 
     async def descendants(self, run_id: str) -> tuple[str, ...]:
@@ -309,6 +409,10 @@ _INSERT_RUN = (
     "INSERT INTO runs (run_id, project, agent, caller, window, depth, status, owner, task, "
     "created) VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)"
 )
+_TAKE_UP = (
+    "UPDATE runs SET owner = ?, suspended = NULL, status = 'pending', waits = NULL "
+    "WHERE run_id = ? AND suspended = ? AND ended IS NULL"
+)
 _UNDER_WAY_AT = """
     SELECT count(*) FROM runs AS held WHERE held.ended IS NULL AND held.begun IS NOT NULL
     AND held.owner NOT IN (SELECT value FROM json_each(:dead)) AND held.depth = {run}.depth
@@ -348,7 +452,8 @@ def _leading_to(status: RunStatus) -> tuple[str, list[RunStatus]]:
 
 
 _RUN_COLUMNS = (
-    "run_id, project, agent, caller, window, status, reason, owner, created, ended, "
+    "run_id, project, agent, caller, window, status, reason, owner, depth, created, suspended, "
+    "ended, "
     "json_extract(task, '$.prompt') AS prompt, "
     "coalesce(json_extract(task, '$.context'), '') AS context, "
     "json_extract(task, '$.wish') AS wish, "
@@ -375,6 +480,7 @@ def _result(text: str) -> RunResult:
 
 
 _EVENT_COLUMNS = "run_id, seq, at, kind, text, data"
+_LAST_NUMBER = "SELECT coalesce(max(seq), 0) FROM events WHERE run_id = ?"
 _INSERT_EVENT = f"INSERT INTO events ({_EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608 the same
 
 

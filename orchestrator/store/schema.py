@@ -112,6 +112,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     # 5. Who may allow a tool call; callers could allow all of them before.
     ("ALTER TABLE approvals ADD COLUMN approval_by TEXT NOT NULL DEFAULT 'parent'",),
+    # 6. Runs that wait for a word survive their orchestrator (decisions/0032). `suspended` is since
+    # when no process has one, `told` when the agent got a decision.
+    (
+        "ALTER TABLE runs ADD COLUMN suspended REAL",
+        "CREATE INDEX runs_suspended ON runs (project) WHERE suspended IS NOT NULL",
+        "ALTER TABLE approvals ADD COLUMN told REAL",
+        "UPDATE approvals SET told = asked WHERE decision != 'pending'",
+        "CREATE TABLE servers (owner TEXT PRIMARY KEY, project TEXT NOT NULL) WITHOUT ROWID",
+    ),
 )
 """Statements, each entry in its order; not a script, which would commit before it begins."""
 

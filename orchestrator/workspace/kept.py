@@ -24,6 +24,9 @@ CHANGES = "changes"
 
 HANDED = "handed.json"
 
+EARLIER_COPY = ".before"
+"""Of the name: what a run had saved before its orchestrator was killed and it began again."""
+
 RUN_ID = re.compile(r"r[0-9a-f]{1,32}")
 """The ids that we give: a record of runs that another program wrote may hold any text."""
 
@@ -93,6 +96,16 @@ class Kept:
             shutil.rmtree(stale, ignore_errors=True)
         return self.handed(run_id)
 
+    def set_aside(self, run_id: str) -> Handed | None:
+        """Make room for a run that begins again; what it had saved, which RUN.before has then."""
+        if self.recall(run_id) is None:
+            return None
+        aside = self.of(run_id).with_suffix(EARLIER_COPY)
+        shutil.rmtree(aside, ignore_errors=True)
+        saved = self.handed(run_id)
+        self.of(run_id).rename(aside)
+        return saved
+
     def handed(self, run_id: str) -> Handed | None:
         """What a run has handed back; None if it has not, or if that cannot be read."""
         try:
@@ -101,7 +114,8 @@ class Kept:
             return None
 
     def remove(self, run_id: str) -> None:
-        for place in (self.of(run_id), self.new(run_id), *self.checkpoints(run_id)):
+        own, earlier = self.of(run_id), self.of(run_id).with_suffix(EARLIER_COPY)
+        for place in (own, earlier, self.new(run_id), *self.checkpoints(run_id)):
             shutil.rmtree(place, ignore_errors=True)
 
     def sizes(self) -> dict[str, int]:

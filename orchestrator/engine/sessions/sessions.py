@@ -89,6 +89,8 @@ class SessionUse:
     stage: Stage
     note: str = ""
     """What the caller should know: that the conversation of before is gone."""
+    goes_on: bool = True
+    """The conversation of before, and not a new one."""
 
 
 @dataclass
@@ -242,7 +244,8 @@ class Sessions:
         await live.end_cli()
         use = await self._start_cli(live, place, makings, row)
         live.cli_digest = makings.cli_digest
-        return SessionUse(use.stage, use.note or (old if not row.conversation else ""))
+        note = use.note or (old if not row.conversation else "")
+        return SessionUse(use.stage, note, use.goes_on)
 
     async def _taken_over(self, key: SessionKey) -> str:
         """Take over the session of before there were projects, if it is this project's beyond
@@ -331,7 +334,7 @@ class Sessions:
         fresh = str(uuid.uuid4())
         stage = await start(fresh, resume=False)
         await self._rows.set_conversation(live.key, fresh)
-        return SessionUse(stage, GONE if known else "")
+        return SessionUse(stage, GONE if known else "", goes_on=False)
 
     async def _after_use(self, live: _HeldSession) -> None:
         if live.place is None:  # it could not be had

@@ -16,6 +16,7 @@ import anyio.to_thread
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import MIB
+from orchestrator.engine.tasks.lost import end_lost
 from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import ApplyRefused, OrchestratorError, StoreFailed
 from orchestrator.store.runs import EndedRun, Store
@@ -70,6 +71,8 @@ class Retention:
 
     async def prune(self, keep: Keep, *, dry_run: bool = False) -> Pruned:
         """Remove all but what is to be kept; runs that waiting runs are to follow stay as well."""
+        if keep.days is not None and not dry_run:
+            await self._end_forgotten(time.time() - keep.days * DAY_SECONDS)
         ended = await self._ended()
         too_old = _surplus(ended, keep, now=time.time())
         for at in range(0, 0 if dry_run else len(too_old), AT_ONCE):
@@ -78,6 +81,12 @@ class Retention:
             run_ids=tuple(run.run_id for run in too_old),
             freed_bytes=sum(run.size_bytes for run in too_old),
         )
+
+    async def _end_forgotten(self, before: float) -> None:
+        """End the runs that no process has, and that nobody has answered since then."""
+        for record in await self._store.unfinished():
+            if record.suspended is not None and record.suspended < before:
+                await end_lost(self._store, record, self._copies.kept.recall)
 
     async def compact(self) -> None:
         """Give the room back to the disk, unless the store is in use; later runs would reuse it."""

@@ -19,7 +19,7 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
 from orchestrator.domain.task import Task, Wish
 from orchestrator.domain.window import WINDOW, who, whom
-from orchestrator.engine.tasks.lost import Recall, nothing_kept, settle_lost
+from orchestrator.engine.tasks.lost import Recall, end_lost, nothing_kept, settle_lost
 from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.errors import CallInvalid, RunNotFound, RunRefused
 from orchestrator.output import fenced
@@ -36,6 +36,8 @@ long for an answer; a caller that wants to see the end waits on.
 
 TOLD_BEFORE_CHARS = 50_000
 """Of what an agent was told, and of what it answered, that it is told again when it goes on."""
+
+CANCELLED_WAITING = "the caller cancelled the run, which had waited since its orchestrator died"
 
 Until = Literal["any", "all"]
 
@@ -386,6 +388,16 @@ class TaskBook:
     ) -> TaskView:
         """End a task, and see it end, unless that takes longer: it ends all the same."""
         await self.note_cancel(run_id, caller)
+        record = await self._record(run_id, caller)
+        if record.suspended is not None:  # no process would obey
+            await end_lost(
+                *(self.store, record, self._recall),
+                status="cancelled",
+                reason="cancelled",
+                message=CANCELLED_WAITING,
+            )
+            await self.settle()
+            self._news.tell()
         await self._exchanges.order(run_id, "cancel", whom=whom(caller))
         return await self.until_ended(run_id, caller, seconds=seconds)
 
@@ -401,8 +413,15 @@ class TaskBook:
             await self.settle()
             await wait_for_news(changed, left)
 
+    async def goes_on_by_itself(self, run_id: str) -> bool:
+        """Whether a process has a run, or would take it up when it has its answers."""
+        record = await self._record(run_id, None)
+        if record.suspended is None:
+            return True
+        return any(map(self._alive, await self.store.servers(record.project)))
+
     async def settle(self) -> None:
-        """End the runs whose orchestrator has died."""
+        """End the runs whose orchestrator has died, but for those that wait for a word."""
         self._settled = anyio.current_time()
         if await settle_lost(self.store, self._alive, self._recall):
             self._news.tell()

@@ -26,11 +26,15 @@ from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.news import STORE_LOOK_SECONDS
 from orchestrator.engine.tasks.task_book import CANCEL_SECONDS, TaskBook, TaskView
 from orchestrator.errors import OrchestratorError, RunRefused
+from orchestrator.store.runs import SuspendedRun
 
 log = logging.getLogger(__name__)
 
 STOPPED = "the orchestrator was stopped"
 """Why the runs ended that were under way then."""
+
+TAKE_UP_SECONDS = 5.0
+"""Between two tries to take up the same run: the engine may be away, or the trust in its agent."""
 
 CLIENT_LEFT = "the client went away"
 
@@ -50,6 +54,10 @@ class Tasks:
         self._jobs: set[asyncio.Task[None]] = set()
         self._looking = anyio.CancelScope()
         self._leaving = ""
+        self._serves = self._is_known = False
+        """Runs of dead orchestrators are taken up here; and other processes know it."""
+        self._tried: dict[str, float] = {}
+        """When runs of dead orchestrators were last to be taken up."""
 
     async def __aenter__(self) -> Self:
         self._go(self._keep_looking())
@@ -61,6 +69,8 @@ class Tasks:
             live.cancel(self._leaving or STOPPED)
         with anyio.CancelScope(shield=True):  # each run's end is bounded
             await asyncio.gather(*self._jobs, return_exceptions=True)
+            if self._is_known:
+                await _logged(self._service.store.remove_server)
             with suppress(OrchestratorError):  # results that the store has refused: once more
                 await self._service.write_down()
 
@@ -113,6 +123,12 @@ class Tasks:
         """Say why all runs of this process are about to be cancelled."""
         self._leaving = self._leaving or why
 
+    def serve(self) -> None:
+        """Take up runs of the project that waited for a word when their orchestrator was killed,
+        once they have it. A server does this; the end of a shorter process would be theirs.
+        """
+        self._serves = True
+
     # What the process does
 
     async def _accept(self, task: Task, *listeners: Listener) -> LiveRun:
@@ -127,11 +143,13 @@ class Tasks:
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
 
-    async def _run_alone(self, live: LiveRun) -> None:
-        """Run a task that no caller waits for."""
+    async def _run_alone(self, live: LiveRun, *, taken_up: bool = False) -> None:
+        """Run a task that no caller waits for. One that is taken up has waited for others before,
+        which may be gone.
+        """
         with self._forgotten_after(live), live.scope:
             try:
-                await self._finish(live)
+                await (self._service.finish(live) if taken_up else self._finish(live))
             except OrchestratorError as exc:
                 log.info("run %s: %s", live.run_id, exc)  # its result says so
             except Exception:
@@ -185,8 +203,45 @@ class Tasks:
                     self._service.write_down,
                     self._obey_orders,
                     self.book.settle_now_and_then,
+                    self._take_up_others,
                 ):
                     await _logged(duty)
+
+    async def _take_up_others(self) -> None:
+        if not self._serves:
+            return
+        store, now = self._service.store, anyio.current_time()
+        if not self._is_known:
+            for owner in await store.servers():
+                if not self._service.alive(owner):
+                    await store.remove_server(owner)
+            await store.add_server(self._service.project)
+            self._is_known = True
+        found = await store.suspended(self._service.project)
+        if not found:
+            return
+        asking = await self._service.exchanges.asking()
+        for run in found:
+            run_id = run.task.run_id
+            if run_id in asking.questions or run_id in asking.approvals:
+                continue
+            if now - self._tried.get(run_id, -inf) > TAKE_UP_SECONDS:
+                self._tried[run_id] = now
+                self._go(self._take_up(run))
+
+    async def _take_up(self, run: SuspendedRun) -> None:
+        try:
+            live = await self._service.take_up(run, run_child=self.run)
+        except OrchestratorError as exc:
+            log.warning("run %s cannot go on yet: %s", run.task.run_id, exc)
+            return
+        self._tried.pop(run.task.run_id, None)
+        if live is not None:
+            self._held[live.run_id] = live
+            if self._looking.cancel_called:
+                live.cancel(self._leaving or STOPPED)
+            await _logged(self.book.settle)  # those that worked for it end: it has others do it
+            await self._run_alone(live, taken_up=True)
 
     async def _obey_orders(self) -> None:
         """Do what was ordered for runs that are ours, each order once."""

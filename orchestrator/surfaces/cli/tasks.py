@@ -10,7 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -71,9 +71,14 @@ def reply(
 ) -> None:
     """Answer a question that a run has asked."""
     text = sys.stdin.read() if answer == "-" else answer
-    _on_book(lambda book: book.reply(run_id, message_id, text, None))
+
+    async def answer_it(book: TaskBook) -> str:
+        await book.reply(run_id, message_id, text, None)
+        return await _when_it_goes_on(book, run_id)
+
+    later = _on_book(answer_it)
     said = {"run_id": run_id, "message_id": message_id, "answer": text}
-    print_either(as_json, said, f"{run_id} has its answer")
+    print_either(as_json, said, later or f"{run_id} has its answer")
 
 
 def approve(
@@ -91,10 +96,10 @@ def approve(
     edited = {named[0]: _object(given)} if given and len(named) == 1 else {}
     if given and not edited:
         raise typer.BadParameter("--input goes with exactly one CALL")
-    decided = _on_book(
-        lambda book: book.decide(run_id, None, approve=named, approve_all=all_, inputs=edited)
+    decided, later = _on_book(
+        lambda book: _decide(book, run_id, approve=named, approve_all=all_, inputs=edited)
     )
-    _tell_decided(as_json, run_id, decided)
+    _tell_decided(as_json, run_id, decided, later)
 
 
 def reject(
@@ -107,10 +112,10 @@ def reject(
 ) -> None:
     """Refuse tool calls that wait to be allowed."""
     named = _named(run_id, calls, all_)
-    decided = _on_book(
-        lambda book: book.decide(run_id, None, reject=named, reject_all=all_, message=why)
+    decided, later = _on_book(
+        lambda book: _decide(book, run_id, reject=named, reject_all=all_, message=why)
     )
-    _tell_decided(as_json, run_id, decided)
+    _tell_decided(as_json, run_id, decided, later)
 
 
 def cancel(run_id: RunArgument, *, as_json: JsonOption = False) -> None:
@@ -195,6 +200,22 @@ def _on_book(do: Callable[[TaskBook], Awaitable[T]]) -> T:
     return anyio.run(work)
 
 
+async def _decide(book: TaskBook, run_id: str, **words: Any) -> tuple[tuple[Approval, ...], str]:
+    """What was decided; and when the run goes on, if that is not now."""
+    return await book.decide(run_id, None, **words), await _when_it_goes_on(book, run_id)
+
+
+async def _when_it_goes_on(book: TaskBook, run_id: str) -> str:
+    """A line for people, if no process has the run or would take it up; otherwise ""."""
+    if await book.goes_on_by_itself(run_id):
+        return ""
+    project = (await book.record(run_id)).project
+    return (
+        f"no orchestrator runs {run_id} now: it goes on when `orchestrator serve` next starts in "
+        f"{visible(project)}"
+    )
+
+
 async def _asking(
     book: TaskBook, *, all_: bool
 ) -> tuple[tuple[Question, ...], tuple[Approval, ...], dict[str, str]]:
@@ -223,21 +244,29 @@ async def _tell(book: TaskBook, run_id: str, text: str, now: bool) -> Task | Non
 
 def question_lines(question: Question, agent: str, now: float) -> Iterator[str]:
     """A question, and the command that answers it."""
-    left = span(question.deadline - now)
-    yield f"{question.run_id}: {agent} asks ({question.message_id}; answers itself in {left})"
+    left = _left(question.deadline, now, "answers itself")
+    yield f"{question.run_id}: {agent} asks ({question.message_id}; {left})"
     yield from _indented(question.question)
-    yield "  without an answer, it goes by this:"
-    yield from _indented(question.default_answer)
+    if question.deadline:
+        yield "  without an answer, it goes by this:"
+        yield from _indented(question.default_answer)
     yield f"  {command('reply', question.run_id, question.message_id, 'ANSWER')}"
 
 
 def approval_lines(approval: Approval, agent: str, now: float) -> Iterator[str]:
     """A tool call, and the commands that decide it."""
-    left = span(approval.deadline - now)
+    left = _left(approval.deadline, now, "rejected")
     tool, call = named(approval.tool), approval.call_id
-    yield f"{approval.run_id}: {agent} wants to use {tool} ({named(call)}; rejected in {left})"
+    yield f"{approval.run_id}: {agent} wants to use {tool} ({named(call)}; {left})"
     yield from _indented(input_line(approval.input))
     yield f"  {command('approve', approval.run_id, call)}    or reject"
+
+
+def _left(deadline: float, now: float, what: str) -> str:
+    """What happens without a word, and when; nobody counts it for a run that no process has."""
+    if not deadline:
+        return "waits: its orchestrator was killed"
+    return f"{what} in {span(deadline - now)}"
 
 
 def input_line(given: object, chars: object = 0) -> str:
@@ -273,7 +302,7 @@ def _object(text: str) -> dict[str, object]:
     return value
 
 
-def _tell_decided(as_json: bool, run_id: str, decided: Sequence[Approval]) -> None:
+def _tell_decided(as_json: bool, run_id: str, decided: Sequence[Approval], later: str) -> None:
     if as_json:
         print(json.dumps({"run_id": run_id, "approvals": _dumped(decided)}))
         return
@@ -284,6 +313,8 @@ def _tell_decided(as_json: bool, run_id: str, decided: Sequence[Approval]) -> No
         f"{input_line(each.new_input or each.input)}"
         for each in decided
     )
+    if later and decided:
+        print(later)
 
 
 def _ask_lines(

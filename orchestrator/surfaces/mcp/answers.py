@@ -47,6 +47,8 @@ PROMPT_CHARS = 60
 ASKED_FIELDS = {"run_id", "message_id", "question", "asked", "deadline", "default_answer"}
 """Of a question that waits."""
 
+ORCHESTRATOR_KILLED = "Its orchestrator was killed; it goes on when it has the answer."
+
 TASK_HEADINGS = ("Task", "Status", "Agent", "Started", "Seconds", "Prompt")
 
 
@@ -149,22 +151,29 @@ def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dic
         "agent": view.agent,
         "caller": view.caller,
         "status": view.status,
-        "questions": [each.model_dump(include=ASKED_FIELDS) for each in view.questions],
+        "questions": [_timed(each.model_dump(include=ASKED_FIELDS)) for each in view.questions],
         "pending_tool_calls": [
-            {
-                "run_id": each.run_id,
-                "call_id": each.call_id,
-                "tool": each.tool,
-                "input": each.input if whole else shown_input(each),
-                "approval_by": each.approval_by,
-                "deadline": each.deadline,
-            }
+            _timed(
+                {
+                    "run_id": each.run_id,
+                    "call_id": each.call_id,
+                    "tool": each.tool,
+                    "input": each.input if whole else shown_input(each),
+                    "approval_by": each.approval_by,
+                    "deadline": each.deadline,
+                }
+            )
             for each in view.approvals
         ],
     }
     if view.status not in FINAL:
         said["next"] = next_step(view)
     return without_empty(said)
+
+
+def _timed(asked: dict[str, object]) -> dict[str, object]:
+    """The same without a deadline, if nobody counts the time: no orchestrator has the run."""
+    return {key: value for key, value in asked.items() if key != "deadline" or value}
 
 
 def without_empty(document: dict[str, object]) -> dict[str, object]:
@@ -302,8 +311,11 @@ def _standing(view: TaskView) -> Iterator[str]:
     for question in view.questions:
         yield f"It asks ({question.message_id}):"
         yield from said_lines(question.question)
-        yield "Without an answer in time, it goes by this:"
-        yield from said_lines(question.default_answer)
+        if question.deadline:
+            yield "Without an answer in time, it goes by this:"
+            yield from said_lines(question.default_answer)
+        else:
+            yield ORCHESTRATOR_KILLED
     for call in view.approvals:
         yield f"It wants to use {named(call.tool)} ({named(call.call_id)}):"
         yield from said_lines(_json(shown_input(call)))

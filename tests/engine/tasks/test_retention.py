@@ -101,6 +101,23 @@ async def test_a_run_that_has_not_ended_stays_whatever_is_asked(kept: Kept) -> N
     assert await kept.left() == {"r1"}
 
 
+async def test_a_run_that_waits_without_an_orchestrator_stays_as_long_as_runs_are_kept(
+    kept: Kept,
+) -> None:
+    await kept.run("r1", None)
+    await kept.store.suspend(["r1"], "me", "killed")
+    await kept.retention.prune(Keep(days=90))
+    record = await kept.store.run("r1")
+    assert record is not None
+    assert (record.suspended is not None, record.ended) == (True, None)
+    await kept.store.database.write("UPDATE runs SET suspended = suspended - ?", 91 * DAY)
+    await kept.retention.prune(Keep(days=90), dry_run=True)
+    await kept.retention.prune(Keep(days=90))
+    record = await kept.store.run("r1")
+    assert record is not None
+    assert (record.reason, record.suspended) == ("orchestrator_lost", None)
+
+
 async def test_a_run_that_another_one_is_to_follow_stays(kept: Kept) -> None:
     await kept.run("r1", 100)
     await kept.run("r2", 100)

@@ -333,22 +333,36 @@ class Questions(RuleBasedStateMachine):
         """Kill the process that runs the tasks, and have another in its place."""
         under_way = [record.run_id for record in self._do(self._eyes.unfinished())]
         self._crashed |= set(under_way)
-        waiting = self._do(self._look.questions(pending=True))
         self._do(self._process.kill())
+        waiting = self._do(self._look.waiting())
+        lost = sorted(set(under_way) - waiting)
         if look_first:
             ended = self._do(settle_lost(self._eyes, self._living.__contains__))
-            assert sorted(result.run_id for result in ended) == sorted(under_way)
+            assert sorted(result.run_id for result in ended) == lost
         self._process = self._new_process()
         self._do(self._process.tasks.book.settle())
-        for run_id in under_way:
+        for run_id in lost:
             record = self._record(run_id)
             assert (record.status, record.reason) == ("failed", "orchestrator_lost")
-        for question in waiting:
-            with pytest.raises(RunRefused, match="has ended"):
-                self._do(
-                    self._other.tasks.book.reply(question.run_id, question.message_id, "no", "main")
-                )
+        for run_id in waiting:
+            self._answer_and_cancel(run_id)
         return self._start(hasty=False)
+
+    def _answer_and_cancel(self, run_id: str) -> None:
+        """Of a run that no process has, each question is answered once, and it can be ended."""
+        record, book = self._record(run_id), self._other.tasks.book
+        assert record.suspended is not None
+        assert record.status not in FINAL
+        for question in self._do(self._look.questions(run_id, pending=True)):
+            assert question.deadline == 0
+            self._do(book.reply(run_id, question.message_id, "late", "main"))
+            self._given[question.message_id] = "late"
+            with pytest.raises(RunRefused, match="answered already"):
+                self._do(book.reply(run_id, question.message_id, "later", "main"))
+        assert self._do(settle_lost(self._eyes, self._living.__contains__)) == ()
+        assert self._do(book.cancel(run_id, "main")).status == "cancelled"
+        record = self._record(run_id)
+        assert (record.suspended, record.reason) == (None, "cancelled")
 
     def _new_process(self) -> Process:
         self._owners += 1

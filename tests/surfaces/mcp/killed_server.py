@@ -32,6 +32,8 @@ FIRST_SECONDS = 6.0
 LONGER = 1.1
 """The factor by which a server that was killed in time lets the next one live longer."""
 
+LOST = "orchestrator_lost"
+
 AT_WORK = "tail -f /dev/null"
 """A command that does not end by itself."""
 
@@ -66,9 +68,14 @@ class Memory:
 class Caller:
     """A client of one server, until that is killed."""
 
-    def __init__(self, client: Client, memory: Memory) -> None:
+    def __init__(self, client: Client, memory: Memory, ponders_seconds: float = 0.0) -> None:
         self._client = client
         self.memory = memory
+        self._ponders_seconds = ponders_seconds
+
+    async def ponder(self) -> None:
+        """Take some time before an answer, so that a server is often killed while it is awaited."""
+        await anyio.sleep(random.uniform(0, self._ponders_seconds))
 
     async def call(self, tool: str, **arguments: object) -> Document:
         """What is answered, and remembered."""
@@ -107,6 +114,7 @@ async def asking(caller: Caller) -> None:
     run = await caller.call("run_subagent", agent_name="asks", prompt="x")
     run_id, message_id = run["run_id"], run["questions"][0]["message_id"]
     answer = f"blue {run_id}"
+    await caller.ponder()
     reply = {"run_id": run_id, "message_id": message_id, "answer": answer}
     await caller.call("reply_subagent", **reply)
     caller.memory.answers[message_id] = run_id, answer
@@ -119,10 +127,12 @@ async def approving(caller: Caller) -> None:
     run = await caller.call("run_subagent", agent_name="careful", prompt="x")
     task = {"task_id": run["run_id"]}
     call_id = run["pending_tool_calls"][0]["call_id"]
+    await caller.ponder()
     now = await caller.call("resume_subagent_task", **task, reject=[call_id], wait=True)
     caller.memory.decisions[run["run_id"], call_id] = "rejected"
     call_id = now["pending_tool_calls"][0]["call_id"]
     edited = {call_id: {"command": "echo three"}}
+    await caller.ponder()
     await caller.call("resume_subagent_task", **task, edited_input=edited)
     caller.memory.decisions[run["run_id"], call_id] = "approved"
     done = await caller.ended(run["run_id"])
@@ -133,7 +143,7 @@ async def steering(caller: Caller) -> None:
     """One in the background that is told something else."""
     run = await caller.call("run_subagent", agent_name="works", prompt="x", background=True)
     run_id = run["run_id"]
-    while "tool_call" not in await _kinds(caller, run_id):
+    while "tool_call" not in await kinds(caller, run_id):
         await anyio.sleep(0.05)
     await caller.call("resume_subagent_task", task_id=run_id, input="Leave that.", now=True)
     caller.memory.words.add((run_id, "Leave that."))
@@ -170,7 +180,7 @@ def add_agents(stage: Stage) -> None:
     stage.add_agent("waits", FOR_EVER)
 
 
-async def _kinds(caller: Caller, run_id: str) -> set[str]:
+async def kinds(caller: Caller, run_id: str) -> set[str]:
     log = await caller.look("get_logs", run_id=run_id)
     return {event["kind"] for event in log["events"]}
 
@@ -181,8 +191,16 @@ async def _kinds(caller: Caller, run_id: str) -> set[str]:
 class Lives:
     """One server after the other on one state directory; each is killed, the next is examined."""
 
-    def __init__(self, stage: Stage, seed: int) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        seed: int,
+        scenarios: tuple[Scenario, ...] = SCENARIOS,
+        ponders_seconds: float = 0.0,
+    ) -> None:
         self._stage = stage
+        self._scenarios = scenarios
+        self._ponders_seconds = ponders_seconds
         self._random = random.Random(seed)
         self._seconds = FIRST_SECONDS
         self.memory = Memory()
@@ -190,6 +208,8 @@ class Lives:
         """Containers that had been made and not started."""
         self.points: Counter[str] = Counter()
         """What had happened last in runs that were cut off."""
+        self.survived: Counter[str] = Counter()
+        """Runs that waited for a word, and went on with it, by agent."""
 
     def told(self) -> str:
         """How much was acknowledged so far."""
@@ -198,7 +218,8 @@ class Lives:
             f"{len(memory.runs)} runs accepted, {sum(self.points.values())} cut off, "
             f"{len(memory.ends)} ends told, {len(memory.answers)} answers, "
             f"{len(memory.decisions)} decisions and {len(memory.words)} words taken, "
-            f"{self.never_started} containers never started"
+            f"{self.never_started} containers never started, "
+            f"{dict(self.survived)} waited and went on"
         )
 
     async def live_and_die(self) -> None:
@@ -208,7 +229,8 @@ class Lives:
         async with open_server(self._stage) as (client, pid):
             began = anyio.current_time()
             async with anyio.create_task_group() as group:
-                group.start_soon(self._play, Caller(client, self.memory), over)
+                caller = Caller(client, self.memory, self._ponders_seconds)
+                group.start_soon(self._play, caller, over)
                 with anyio.move_on_after(seconds):
                     await over.wait()
                 in_time = not over.is_set()
@@ -222,23 +244,77 @@ class Lives:
                 await scenario(caller)
 
         async with anyio.create_task_group() as group:
-            for scenario in self._random.sample(SCENARIOS, AT_ONCE):
+            for scenario in self._random.sample(self._scenarios, AT_ONCE):
                 group.start_soon(until_killed, scenario)
         over.set()
 
     async def _examine(self) -> None:
-        before = self._runs()
+        before, waiting = self._runs(), self._waiting()
         async with open_server(self._stage) as (client, _):
             caller = Caller(client, self.memory)
-            now = (await caller.look("get_all_tasks", limit=200))["tasks"]
-            assert {run["status"] for run in now} <= FINAL
+            now = {run["run_id"]: run for run in await self._listed(caller)}
+            cut_off = {run_id for run_id, run in before.items() if run["status"] not in FINAL}
+            assert {run_id for run_id in cut_off if now[run_id]["reason"] != LOST} <= waiting
+            for run_id in sorted(cut_off & waiting):
+                await self._survives(caller, run_id)
+            assert {run["status"] for run in await self._listed(caller)} <= FINAL
             after = self._runs()
-            self._compare(before, after)
+            self._compare(before, after, waiting)
             self._recall(after)
+            self._nothing_is_said_twice()
             for run_id, told in list(self.memory.ends.items())[-10:]:
                 kept = await caller.look("get_task_details", task_id=run_id)
                 assert {key: kept[key] for key in told} == told
             await self._no_container_is_left()
+
+    async def _listed(self, caller: Caller) -> list[Document]:
+        tasks: list[Document] = (await caller.look("get_all_tasks", limit=200))["tasks"]
+        return [{"reason": "", **task} for task in tasks]
+
+    async def _survives(self, caller: Caller, run_id: str) -> None:
+        """Answer whatever a run asks, until it has ended as if nobody had killed its server."""
+        while (now := await caller.call("get_task_details", task_id=run_id))["status"] not in FINAL:
+            for asked in now.get("questions", ()):
+                answer = f"blue {run_id}"
+                reply = {"run_id": run_id, "message_id": asked["message_id"], "answer": answer}
+                await caller.call("reply_subagent", **reply)
+                self.memory.answers[asked["message_id"]] = run_id, answer
+            for call in now.get("pending_tool_calls", ()):
+                edited = {call["call_id"]: {"command": "echo three"}}
+                task = {"task_id": run_id, "edited_input": edited}
+                await caller.call("resume_subagent_task", **task)
+                self.memory.decisions[run_id, call["call_id"]] = "approved"
+            await anyio.sleep(0.05)
+        assert now["status"] == "completed", now
+        wanted = f"it is blue {run_id}" if now["agent"] == "asks" else "three"
+        assert now["result"] == wanted
+        self.survived[now["agent"]] += 1
+
+    def _waiting(self) -> set[str]:
+        """The runs that have to survive: a word is awaited, or is given and not heard."""
+        found = self._rows(
+            "SELECT run_id FROM questions "
+            "WHERE status IN ('pending_parent_reply', 'parent_replied') "
+            "UNION SELECT run_id FROM approvals WHERE told IS NULL"
+        )
+        return {run_id for (run_id,) in found}
+
+    def _nothing_is_said_twice(self) -> None:
+        """Each answer and each decision has one row of the audit, and each question one run."""
+        for act, table, column in (
+            ("answer", "questions WHERE answered_by = 'caller'", "message_id"),
+            ("approve", "approvals WHERE whom != ''", "call_id"),
+        ):
+            sql = "SELECT run_id, subject FROM audit WHERE allowed AND act = ?"
+            let = Counter(self._rows(sql, act))
+            given = Counter(self._rows(f"SELECT run_id, {column} FROM {table}"))
+            if act == "approve":  # a call that is refused is a row as well, of what is not allowed
+                let += Counter(self._rows(sql.replace("allowed", "NOT allowed"), act))
+            # One more, if a server was killed after it had written that down, and before it acted.
+            assert not given - let
+            assert all(count == 1 for count in given.values())
+        asked = self._rows("SELECT run_id, question FROM questions WHERE status != 'unanswered'")
+        assert len(asked) == len(set(asked)), "somebody was asked twice"
 
     async def _no_container_is_left(self) -> None:
         """One whose server died between making and starting it is removed by the first server that
@@ -252,21 +328,28 @@ class Lives:
         self.never_started += len(await runtime.reap())
         assert await runtime.list() == ()
 
-    def _compare(self, before: dict[str, Document], after: dict[str, Document]) -> None:
-        """Ends stay as they were; what had not ended is lost, and says so with all that is kept."""
+    def _compare(
+        self, before: dict[str, Document], after: dict[str, Document], waiting: set[str]
+    ) -> None:
+        """Ends stay as they were; what had not ended and did not wait for a word is lost, and says
+        so with all that is kept.
+        """
         assert set(before) == set(after)
         for run_id, run in before.items():
             if run["status"] in FINAL:
                 assert after[run_id] == run
                 continue
             lost = after[run_id]
+            self.points[run["events"][-1]["kind"] if run["events"] else "nothing"] += 1
+            if run_id in waiting:
+                assert lost["events"][: len(run["events"])] == run["events"], "an event is lost"
+                continue
             assert (lost["status"], lost["reason"]) == ("failed", "orchestrator_lost")
             *kept, last = lost["events"]
             assert kept == run["events"], "an event is lost"
             assert last["data"] == {"status": "failed", "reason": "orchestrator_lost"}
             requests = [each for each in kept if each["kind"] == "model_request"]
             assert lost["result"]["usage"]["requests"] == len(requests)
-            self.points[kept[-1]["kind"] if kept else "nothing"] += 1
         for run in after.values():
             kinds = [event["kind"] for event in run["events"]]
             assert [event["seq"] for event in run["events"]] == list(range(1, len(kinds) + 1))
@@ -296,7 +379,7 @@ class Lives:
             )
         }
         assert {call: decisions.get(call) for call in memory.decisions} == memory.decisions
-        said = self._rows("SELECT run_id, text FROM orders WHERE kind = 'say'")
+        said = self._rows("SELECT run_id, text FROM orders WHERE kind != 'cancel'")
         assert memory.words <= set(said)
         assert len(said) == len(set(said)), "somebody was told twice"
 

@@ -7,11 +7,20 @@ import random
 import signal
 from pathlib import Path
 
+import anyio
 import pytest
 
-from tests.surfaces.mcp.killed_server import Caller, Lives, Memory, add_agents, open_server
+from tests.surfaces.mcp.killed_server import (
+    AT_WORK,
+    Caller,
+    Lives,
+    Memory,
+    add_agents,
+    kinds,
+    open_server,
+)
 from tests.surfaces.mcp.mcp_stage import on_stage
-from tests.surfaces.task_stage import ASKS
+from tests.surfaces.task_stage import bash
 
 pytestmark = pytest.mark.anyio
 
@@ -30,26 +39,30 @@ async def test_nothing_that_a_killed_server_has_acknowledged_is_lost(
             await lives.live_and_die()
 
 
-async def test_a_run_that_waited_in_a_session_goes_on_there_after_a_kill(
+async def test_a_run_that_worked_in_a_session_can_be_gone_on_from_after_a_kill(
     tmp_path: Path, image: str
 ) -> None:
     async with on_stage(tmp_path, image) as stage:
-        stage.add_agent("asks", ASKS[0], {"text": "{user_texts}"}, ask="parent", session=True)
+        works = {"permissions": {"allow": ["Bash"]}, "session": True}
+        stage.add_agent("works", bash(AT_WORK), {"text": "{user_texts}"}, **works)
         async with open_server(stage) as (client, pid):
             caller = Caller(client, Memory())
-            asked = await caller.call("run_subagent", agent_name="asks", prompt="one")
-            assert asked["status"] == "waiting_parent_reply"
+            begun = await caller.call(
+                "run_subagent", agent_name="works", prompt="one", background=True
+            )
+            while "tool_call" not in await kinds(caller, begun["run_id"]):
+                await anyio.sleep(0.05)
             os.kill(pid, signal.SIGKILL)
         async with open_server(stage) as (client, _):
             caller = Caller(client, Memory())
-            lost = await caller.call("get_task_details", task_id=asked["run_id"])
+            lost = await caller.call("get_task_details", task_id=begun["run_id"])
             assert (lost["reason"], lost["session"]) == ("orchestrator_lost", "default")
-            resume = {"task_id": asked["run_id"], "input": "two", "wait": True}
+            stage.add_agent("works", {"text": "{user_texts}"}, **works)
+            resume = {"task_id": begun["run_id"], "input": "two", "wait": True}
             again = await caller.call("resume_subagent_task", **resume)
-            answer = {"message_id": again["questions"][0]["message_id"], "answer": "yes"}
-            reply = {"run_id": again["run_id"], **answer, "wait": True}
-            done = await caller.call("reply_subagent", **reply)
-            assert done["result"] == "one; two"
+            done = await caller.ended(again["run_id"])
+            assert done["result"].startswith("one; ")
+            assert done["result"].endswith("two")
         assert stage.runtime is not None
         for info in await stage.runtime.list():
             await stage.runtime.forget(info.key)

@@ -76,6 +76,7 @@ async def _serve(
         tasks.start_soon(_stop_on_signal, web, runs)
         tasks.start_soon(watch)
         tasks.start_soon(service.keep_warm)
+        runs.serve()
         print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
         await web.serve([listener])
         tasks.cancel_scope.cancel()

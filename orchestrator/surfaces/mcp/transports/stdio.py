@@ -33,6 +33,7 @@ async def serve(settings: Settings) -> None:
                 tasks.start_soon(_cancel_on_signal, scope, runs)
                 tasks.start_soon(watch)
                 tasks.start_soon(service.keep_warm)
+                runs.serve()
                 tasks.start_soon(_pass_on, reader, heard, runs)
                 await low.run(hears, writer, options)
         if scope.cancelled_caught:
