@@ -7,6 +7,9 @@ WORKERS ?= 4
 LOCAL_BASE := subagent-orchestrator/base:bookworm
 SERVER_BUILD := --tag subagent-orchestrator/server:latest --file images/orchestrator/Dockerfile .
 
+# Tests start hundreds of Python processes; without __pycache__, each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test lint attacks bench soak image lock clean
 
 help: ## List the targets

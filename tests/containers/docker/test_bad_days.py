@@ -6,17 +6,16 @@ Each is one clear error, told to whoever can act on it, and leaves nothing behin
 from __future__ import annotations
 
 import gc
-import io
-import secrets
-import tarfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
 from orchestrator.app import open_runtime
+from orchestrator.containers.docker import held
+from orchestrator.containers.docker import runtime as docker_runtime
+from orchestrator.containers.docker.create import create_body
 from orchestrator.containers.docker.engine import Engine, connect
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.container import HOME, MIB, ContainerSpec, Launch, Limits, Tmpfs, User
@@ -157,16 +156,16 @@ async def test_a_container_that_reached_its_lifetime_is_told_so(
 
 
 async def test_less_memory_than_the_image_needs_is_one_clear_error(
-    runtime: DockerRuntime, engine: Engine, image: str
+    runtime: DockerRuntime, image: str, instead: Callable[[str], None]
 ) -> None:
+    instead("x = bytearray(100_000_000)")
     limits = Limits(memory_bytes=32 * MIB, shm_bytes=MIB)
     scratch = (Tmpfs(target="/tmp", size_bytes=MIB), Tmpfs(target=HOME, size_bytes=MIB))
     with (
-        lying_image(engine, image, "x = bytearray(100_000_000)") as hungry,
         anyio.fail_after(PATIENCE),
         pytest.raises(MemoryTooSmall, match="a memory limit of 32 MiB is too small for it"),
     ):
-        async with runtime.open(ContainerSpec(image=hungry, limits=limits, tmpfs=scratch)):
+        async with runtime.open(ContainerSpec(image=image, limits=limits, tmpfs=scratch)):
             pass
     assert await nothing_left(runtime)
 
@@ -207,43 +206,33 @@ WARDENS = {
 }
 
 
-@contextmanager
-def lying_image(engine: Engine, image: str, code: str) -> Iterator[str]:
-    """An image whose PID 1 does something else than it should."""
-    tag = f"orchestrator-test:{secrets.token_hex(6)}"
-    source = f"import os, sys, time\n{code}\n"
-    dockerfile = (
-        f"FROM {image}\nLABEL of={tag}\nUSER root\nCOPY w.py /opt/orchestrator/w.py\n"
-        'RUN python3 -c "import py_compile as p; '
-        "p.compile('/opt/orchestrator/w.py', '/opt/orchestrator/warden.pyc')\"\n"
-    )
-    context = io.BytesIO()
-    with tarfile.open(fileobj=context, mode="w") as tar:
-        for name, text in (("Dockerfile", dockerfile), ("w.py", source)):
-            info = tarfile.TarInfo(name)
-            info.size = len(text)
-            tar.addfile(info, io.BytesIO(text.encode()))
-    context.seek(0)
-    for event in engine.api.build(
-        fileobj=context, custom_context=True, tag=tag, rm=True, decode=True
-    ):
-        assert "error" not in event, event
-    try:
-        yield tag
-    finally:
-        engine.api.remove_image(tag, force=True)
+@pytest.fixture
+def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have PID 1 of each container do something else than it should."""
+
+    def apply(code: str) -> None:
+        program = ["/usr/bin/python3", "-I", "-S", "-c", f"import os, sys, time\n{code}\n"]
+
+        def lying(*args: object, **kwargs: object) -> dict[str, object]:
+            body = create_body(*args, **kwargs)  # type: ignore[arg-type]
+            return {**body, "Entrypoint": program}
+
+        monkeypatch.setattr(docker_runtime, "create_body", lying)
+        monkeypatch.setattr(held, "CONTAINER_GONE_SECONDS", 0.5)  # before it is removed by force
+
+    return apply
 
 
 @pytest.mark.parametrize("lie", WARDENS)
 async def test_an_image_without_our_warden_is_one_clear_error(
-    runtime: DockerRuntime, engine: Engine, image: str, lie: str
+    runtime: DockerRuntime, spec: ContainerSpec, instead: Callable[[str], None], lie: str
 ) -> None:
+    instead(WARDENS[lie])
     with (
-        lying_image(engine, image, WARDENS[lie]) as lying,
         anyio.fail_after(PATIENCE),
         pytest.raises(SpecRefused, match=r"orchestrator images build|does not work with"),
     ):
-        async with runtime.open(ContainerSpec(image=lying)):
+        async with runtime.open(spec):
             pass
     assert await nothing_left(runtime)
 
@@ -272,11 +261,11 @@ while True:
     ],
 )
 async def test_a_subverted_warden_ends_its_wire_and_is_removed_by_force(
-    runtime: DockerRuntime, engine: Engine, image: str, forged: str
+    runtime: DockerRuntime, spec: ContainerSpec, instead: Callable[[str], None], forged: str
 ) -> None:
-    code = SUBVERTED.replace("VERSION", str(w.VERSION)).replace("FORGED", forged)
-    with lying_image(engine, image, code) as lying, anyio.fail_after(PATIENCE):
-        async with runtime.open(ContainerSpec(image=lying)) as container:
+    instead(SUBVERTED.replace("VERSION", str(w.VERSION)).replace("FORGED", forged))
+    with anyio.fail_after(PATIENCE):
+        async with runtime.open(spec) as container:
             failure = await container.failure()
     assert failure is not None
     assert failure.whose == "machinery"

@@ -190,8 +190,11 @@ JSON = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats()
-    | st.text(st.characters(codec=None, categories=None)),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    | st.text(st.characters(codec=None, categories=None), max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=8,  # deep enough: what is below a field is read at most three levels down
 )
 KEYS = ("subtype", "message", "content", "error", "errors", "response", "request_id", "result")
 MORE = ("is_error", "stop_reason", "num_turns", "total_cost_usd", "tools", "mcp_servers", "attempt")

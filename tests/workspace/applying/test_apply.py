@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -47,17 +48,37 @@ def everything(copy: Path) -> None:
     (copy / "link").symlink_to("dir/moved.txt")
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = make(tmp_path / "project", FILES)
+def project(folder: Path) -> Path:
+    root = make(folder / "project", FILES)
     (root / "b.txt").chmod(0o600)
+    (root / "gone").chmod(0o750)
     return root
 
 
-async def test_a_dry_run_says_what_would_be_done_and_touches_nothing(
-    root: Path, copy: Path
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return project(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Changes:
+    """What `everything` does to FILES; collected once, since that takes programs and git."""
+    folder = tmp_path_factory.mktemp("collected")
+    (folder / "copy").mkdir()
+    return anyio.run(changed, project(folder), folder / "copy", everything)
+
+
+@pytest.fixture
+def changes(collected: Changes, root: Path, copy: Path) -> Changes:
+    """The same for this test's root and copy, which are as they were when it was collected."""
+    shutil.copytree(collected.root.parent / "copy", copy, symlinks=True, dirs_exist_ok=True)
+    kept = shutil.copytree(collected.folder, root.parent / "kept")
+    return collected.model_copy(update={"root": root, "folder": kept})
+
+
+def test_a_dry_run_says_what_would_be_done_and_touches_nothing(
+    root: Path, copy: Path, changes: Changes
 ) -> None:
-    changes = await changed(root, copy, everything)
     before = tree(root)
     assert apply(changes, root, dry_run=True) == Applied(files=changes.files, dry_run=True)
     assert tree(root) == before
@@ -126,10 +147,9 @@ def identities(root: Path) -> dict[str, tuple[int, ...]]:
         put_link_for_new_parent,
     ],
 )
-async def test_a_directory_that_has_moved_on_is_left_alone(
-    root: Path, copy: Path, meanwhile: Callable[[Path], None]
+def test_a_directory_that_has_moved_on_is_left_alone(
+    root: Path, copy: Path, changes: Changes, meanwhile: Callable[[Path], None]
 ) -> None:
-    changes = await changed(root, copy, everything)
     meanwhile(root)
     before = identities(root)
     with pytest.raises(ApplyRefused, match="was left as it is"):
@@ -139,10 +159,9 @@ async def test_a_directory_that_has_moved_on_is_left_alone(
 
 @pytest.mark.parametrize("step", ["rename", "rmdir", "mkdir", "fchmod"])
 @pytest.mark.parametrize("nth", [1, 2])
-async def test_a_step_that_fails_takes_all_steps_before_it_back(
-    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, step: str, nth: int
+def test_a_step_that_fails_takes_all_steps_before_it_back(
+    root: Path, copy: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch, step: str, nth: int
 ) -> None:
-    changes = await changed(root, copy, everything)
     before, real = tree(root), getattr(os, step)
     calls = 0
 
@@ -200,14 +219,14 @@ def at_call(
 @pytest.mark.parametrize(
     "saving", [save, save_as_editors_do, save_and_set_the_time_back, Path.unlink, edit_mode]
 )
-async def test_what_is_saved_after_it_was_looked_at_is_not_lost(
+def test_what_is_saved_after_it_was_looked_at_is_not_lost(
     root: Path,
     copy: Path,
+    changes: Changes,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     saving: Callable[[Path], None],
 ) -> None:
-    changes = await changed(root, copy, everything)
     saved: list[Tree] = []
 
     def meanwhile() -> None:
@@ -222,10 +241,14 @@ async def test_what_is_saved_after_it_was_looked_at_is_not_lost(
 
 @pytest.mark.parametrize("name", ["a.txt", "link", "new/deep/file", "dir/moved.txt"])
 @pytest.mark.parametrize("links", [True, False])
-async def test_what_is_saved_where_something_new_goes_is_not_overwritten(
-    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, name: str, links: bool
+def test_what_is_saved_where_something_new_goes_is_not_overwritten(
+    root: Path,
+    copy: Path,
+    changes: Changes,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    links: bool,
 ) -> None:
-    changes = await changed(root, copy, everything)
     before = tree(root)
     real = os.link
     saved = False
@@ -251,10 +274,9 @@ async def test_what_is_saved_where_something_new_goes_is_not_overwritten(
     assert after == before
 
 
-async def test_what_is_written_to_a_file_that_was_open_is_not_lost(
-    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_written_to_a_file_that_was_open_is_not_lost(
+    root: Path, copy: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = await changed(root, copy, everything)
     before = tree(root)
     with (root / "a.txt").open("ab", buffering=0) as file:
 
@@ -269,14 +291,14 @@ async def test_what_is_written_to_a_file_that_was_open_is_not_lost(
 
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 @pytest.mark.parametrize("saving", [save, save_as_editors_do])
-async def test_neither_what_is_saved_over_a_change_nor_what_was_there_before_is_lost(
+def test_neither_what_is_saved_over_a_change_nor_what_was_there_before_is_lost(
     root: Path,
     copy: Path,
+    changes: Changes,
     monkeypatch: pytest.MonkeyPatch,
     failure: BaseException,
     saving: Callable[[Path], None],
 ) -> None:
-    changes = await changed(root, copy, everything)
     before = tree(root)
 
     def meanwhile() -> None:
@@ -292,10 +314,9 @@ async def test_neither_what_is_saved_over_a_change_nor_what_was_there_before_is_
     assert without_stage(root) == {**before, "a.txt": ("file", 0o644, b"the user's\n")}
 
 
-async def test_what_is_saved_as_it_was_before_needs_no_second_copy(
-    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_saved_as_it_was_before_needs_no_second_copy(
+    root: Path, copy: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = await changed(root, copy, everything)
     before = tree(root)
 
     def meanwhile() -> None:
@@ -336,10 +357,9 @@ async def test_files_that_are_one_by_hard_links_can_be_changed(
 
 @pytest.mark.parametrize("step", ["mkdir", "rename", "link", "unlink", "rmdir", "fchmod", "stat"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 5, 8])
-async def test_an_apply_that_is_broken_off_does_all_of_it_or_nothing(
-    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, step: str, nth: int
+def test_an_apply_that_is_broken_off_does_all_of_it_or_nothing(
+    root: Path, copy: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch, step: str, nth: int
 ) -> None:
-    changes = await changed(root, copy, everything)
     before, real, calls = tree(root), getattr(os, step), 0
 
     def interrupted(*args: object, **options: object) -> object:
@@ -359,11 +379,14 @@ async def test_an_apply_that_is_broken_off_does_all_of_it_or_nothing(
 
 @pytest.mark.parametrize("step", ["mkdir", "link", "unlink", "chmod", "rmdir", "stat", "open"])
 @pytest.mark.parametrize("times", [(1,), (2,), (1, 2, 3), (5, 6)])
-async def test_what_is_broken_off_while_it_is_taken_back_is_taken_back_all_the_same(
-    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch, step: str, times: tuple[int, ...]
+def test_what_is_broken_off_while_it_is_taken_back_is_taken_back_all_the_same(
+    root: Path,
+    copy: Path,
+    changes: Changes,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    times: tuple[int, ...],
 ) -> None:
-    (root / "gone").chmod(0o750)
-    changes = await changed(root, copy, everything)
     before, real, fchmod = tree(root), getattr(os, step), os.fchmod
     calls, interrupts = 0, 0
 
@@ -394,10 +417,9 @@ async def test_what_is_broken_off_while_it_is_taken_back_is_taken_back_all_the_s
     assert tree(root) == before
 
 
-async def test_an_interruption_while_all_is_taken_back_still_tells_what_was_saved(
-    root: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interruption_while_all_is_taken_back_still_tells_what_was_saved(
+    root: Path, copy: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = await changed(root, copy, everything)
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -475,8 +497,9 @@ async def test_set_user_id_is_not_taken_over(root: Path, copy: Path) -> None:
     assert (root / "evil").stat().st_mode & 0o7777 == 0o755
 
 
-async def test_a_content_that_was_tampered_with_is_not_applied(root: Path, copy: Path) -> None:
-    changes = await changed(root, copy, everything)
+def test_a_content_that_was_tampered_with_is_not_applied(
+    root: Path, copy: Path, changes: Changes
+) -> None:
     for path in (root.parent / "kept/objects").iterdir():
         path.write_text("tampered")
     before = tree(root)
@@ -485,8 +508,7 @@ async def test_a_content_that_was_tampered_with_is_not_applied(root: Path, copy:
     assert tree(root) == before
 
 
-async def test_what_is_kept_is_for_nobody_else(root: Path, copy: Path) -> None:
-    changes = await changed(root, copy, everything)
+def test_what_is_kept_is_for_nobody_else(root: Path, copy: Path, changes: Changes) -> None:
     assert changes.folder.stat().st_mode & 0o777 == 0o700
 
 
