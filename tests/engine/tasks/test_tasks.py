@@ -436,7 +436,7 @@ async def test_a_session_for_another_runs_sake_goes_with_it(
     result = await service.run(task("parent"))
     assert result.status == "completed", result
     assert [row.key.caller for row in await harness.sessions.list()] == ["main"]
-    assert [info.key for info in await runtime.list()] == ["worker/main/default"]
+    assert [info.key for info in await runtime.list()] == [harness.key.kept]
 
 
 async def test_only_who_ran_a_task_can_go_on_in_its_session(harness: Harness) -> None:

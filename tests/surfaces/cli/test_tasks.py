@@ -123,7 +123,7 @@ def approvals(state: Path) -> dict[str, Approval]:
 def test_pending_lists_what_waits_with_the_commands_that_answer_it(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("pending") == 0
+    assert run("pending", "--all") == 0
     assert capsys.readouterr().out.splitlines() == [
         "r1: coder asks (m1; answers itself in 2 h)",
         "    Which",
@@ -138,7 +138,7 @@ def test_pending_lists_what_waits_with_the_commands_that_answer_it(
         '    {"command": "echo c2"}',
         "  orchestrator approve r1 c2    or reject",
     ]
-    assert run("pending", "--json") == 0
+    assert run("pending", "--all", "--json") == 0
     said = json.loads(capsys.readouterr().out)
     assert [each["message_id"] for each in said["questions"]] == ["m1"]
     assert [each["call_id"] for each in said["approvals"]] == ["c1", "c2"]
