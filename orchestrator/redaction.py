@@ -71,20 +71,25 @@ LOOSE = re.compile(
 they begin with is looked for first, which is quick. Only of ASCII: what else there is, the exact
 shapes find."""
 
-ANY_LOOSE = re.compile(re.sub(rb"\?P<[a-z]+>", b"?:", LOOSE.pattern))
-"""The same without groups, which is quicker."""
+LONGER_LOOSE = re.compile(
+    re.sub(rb"\?P<[a-z]+>", b"?:", LOOSE.pattern)
+    .replace(rb"[%&=\\\r\n](?:", rb"[%&=\\](?:")
+    .replace(rb"(?<==)(?:3[Dd])?|(?<=[\r\n])", rb"(?<==)3[Dd]")
+)
+"""The same without groups, and without line breaks and "=" alone: there are many of those."""
 
 DROPPED = b"\\=\r\n"
 """What is not compared: it breaks lines, or is doubled, or both."""
 
 LOOSE_BEGUN = re.compile(
-    rb"(?:%[0-9A-Fa-f]{0,7}|\\+(?:[ux]\{?[0-9A-Fa-f]{0,4}|r\\*)?"
-    rb"|&(?:\#[xX]?[0-9A-Fa-f]{0,6}|[a-z]{0,6})|=3?)\Z"
+    rb"(?:%(?:25)*[0-9A-Fa-f]?"
+    rb"|(?<!\\)\\+(?:x[0-7]?|u(?:0{0,2}|00[0-7]|\{0*[0-7]?[0-9A-Fa-f]?)|r\\*)?"
+    rb"|&(?:\#(?:[xX]0*[0-7]?[0-9A-Fa-f]?|0*[0-9]{0,3})|[a-z]{0,6})?|=3?)\Z"
 )
-"""The end of a piece of a stream that may be the beginning of an escape."""
+"""The end of a piece of a stream that may go on as one escape, or as a longer one; or may not."""
 
-MAX_LOOSE_SPELLINGS = 64
-"""Different escapes in one text that are undone one after the other: of more, all are at once."""
+LOOSE_REPEATED = re.compile(rb"(?<=%25)(?:25)+|\\+(?=\\)|(?:(?<=\#)|(?<=\#x)|(?<=u\{))0+")
+"""What the beginning of an escape may have as often as it likes."""
 
 LOOSE_TAIL = 12 * PIECE
 """So much of a stream may be held back, however the secret is spelt."""
@@ -215,9 +220,17 @@ class Redactor:
     def _undecided_loose(self, data: bytes) -> int:
         """The same for one that shows up once escapes are undone."""
         tail = data[-LOOSE_TAIL:]
-        before = len(data) - len(tail)
+        limit = self._begun_loose(_Undone(tail))
         begun = LOOSE_BEGUN.search(tail)
-        undone = _Undone(tail[: begun.start()] if begun else tail)
+        if begun:
+            # It may go on, or stay what it is by now: either may be part of a secret.
+            limit = min(limit, self._begun_loose(_Undone(tail[: begun.start()])))
+            if self._may_spell(begun[0]):
+                limit = min(limit, begun.start())
+        return len(data) - len(tail) + limit
+
+    def _begun_loose(self, undone: _Undone) -> int:
+        """From where on the end of the data begins a secret."""
         held = 0
         for text in self._loose:
             end = text.rfind(undone.text[-1:], 0, len(text) - 1) if undone.text else -1
@@ -226,13 +239,12 @@ class Redactor:
                     held = end + 1
                     break
                 end = text.rfind(undone.text[-1:], 0, end)
-        if held:
-            return before + undone.start(len(undone.text) - held)
-        rest = tail[begun.start() :] if begun else b""
-        return len(data) - len(rest) * (rest != b"" and self._may_spell(rest))
+        return undone.start(len(undone.text) - held) if held else LOOSE_TAIL
 
     def _may_spell(self, begun: bytes) -> bool:
-        return any(each.startswith(begun) for each in self._loose_beginnings)
+        """Whether an escape with this beginning may be the first character of a secret."""
+        once = LOOSE_REPEATED.sub(b"", begun.lower())
+        return any(each.startswith(once) for each in self._loose_beginnings)
 
     def _found(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Where secrets begin and end, in order; those that overlap are one."""
@@ -344,14 +356,21 @@ def _undo(found: re.Match[bytes]) -> bytes:
     return b"" if plain in DROPPED else plain
 
 
+class _Plain(dict[bytes, bytes]):
+    """What escapes stand for, as far as that was asked."""
+
+    def __missing__(self, spelling: bytes) -> bytes:
+        return self.setdefault(spelling, LOOSE.sub(_undo, spelling))
+
+
 def _undone(data: bytes) -> bytes:
-    """Data without escapes and line breaks. Few spellings are common, and to replace is quick."""
-    plain = {spelling: LOOSE.sub(_undo, spelling) for spelling in set(ANY_LOOSE.findall(data))}
-    if len(plain) > MAX_LOOSE_SPELLINGS:
-        return ANY_LOOSE.sub(lambda found: plain[found[0]], data)
-    for spelling in sorted(plain, key=len, reverse=True):
-        data = data.replace(spelling, plain[spelling])
-    return data
+    """Data without escapes and line breaks: LOOSE.sub(_undo, data), but quicker.
+
+    All in one pass: what an escape stands for is not undone again, be it part of another. What is
+    dropped wherever it is can be so at the end: no escape stands for it.
+    """
+    plain = _Plain()
+    return LONGER_LOOSE.sub(lambda found: plain[found[0]], data).translate(None, DROPPED)
 
 
 def _every(text: bytes, data: bytes) -> Iterator[int]:
@@ -375,13 +394,15 @@ def _loose_texts(piece: str) -> Iterator[bytes]:
 
 
 def _spellings(byte: int) -> Iterator[bytes]:
-    """How a first character may be escaped, for the moment when a stream is cut in it."""
-    for digits in (f"{byte:02x}", f"{byte:02X}"):
-        for pattern in ("%{}", "%25{}", "\\u00{}", "\\x{}", "\\u{{{}}}", "&#x{};", "&#x00{};"):
-            yield pattern.format(digits).encode()
+    """How a first character may be escaped, for the moment when a stream is cut in it: in lower
+    case, and with nothing repeated more often than tells that it may be.
+    """
+    yield b"%2525"
+    for pattern in ("%{:02x}", "%25{:02x}", "\\u00{:02x}", "\\x{:02x}", "\\u{{{:x}}}", "&#x{:x};"):
+        yield pattern.format(byte).encode()
     yield f"&#{byte};".encode()
     yield from (b"&" + name + b";" for name, plain in ENTITIES.items() if plain[0] == byte)
-    yield bytes((0x5C, byte))
+    yield bytes((0x5C, byte)).lower()
 
 
 class StreamRedactor:

@@ -6,6 +6,7 @@ import base64
 import html
 import itertools
 import json
+import random
 import re
 import string
 from collections.abc import Callable
@@ -15,7 +16,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from orchestrator.redaction import MIN_SECRET, PIECE, Redactor, _Undone
+from orchestrator.redaction import (
+    LOOSE,
+    MIN_SECRET,
+    PIECE,
+    Redactor,
+    _undo,
+    _Undone,
+)
 
 TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
 
@@ -249,3 +257,119 @@ def test_what_holds_no_secret_is_left_alone(texts: list[str], noise: bytes) -> N
     shown = streamed(Redactor(texts), chunks(noise, [7, 100]))
     assume(not any(text.encode() in noise for text in texts))
     assert shown == noise
+
+
+TWICE = {
+    "HTML about HTML": "<p>Write &lt;b&gt; as <code>&amp;lt;b&amp;gt;</code>.</p>" * 12,
+    "a percent sign by its number": "%41 " + "&#x25;41" * 60,
+}
+"""Texts in which what an escape stands for looks like the beginning of another."""
+
+HIDDEN: dict[str, Callable[[str], str]] = {
+    "percent": lambda text: "".join(f"%{byte:02x}" for byte in text.encode()),
+    "JSON": lambda text: "".join(f"\\u{byte:04x}" for byte in text.encode()),
+    "base64 in lines": lambda text: re.sub(
+        r"(.{4})", "\\1\n", base64.b64encode(text.encode()).decode()
+    ),
+    "one letter": lambda text: f"{text[:5]}&#x{ord(text[5]):x};{text[6:]}",
+}
+
+
+@pytest.mark.parametrize("before", TWICE)
+@pytest.mark.parametrize("way", HIDDEN)
+def test_what_was_undone_is_not_undone_again(before: str, way: str) -> None:
+    secret = "s3cr3tTOKENvalue98"
+    start, end = TWICE[before] + '<a href="/login?token=', '">'
+
+    shown = Redactor([secret]).text(start + HIDDEN[way](secret) + end)
+
+    assert shown.startswith(start + "[secret]")
+    assert len(shown) <= len(start + "[secret]" + end) + 2  # base64 ends with a line break
+
+
+@given(
+    parts=st.lists(
+        st.one_of(
+            st.sampled_from(
+                [
+                    *("%", "25", "41", "&", "#", "x", "amp", "lt", "nope", ";", "=", "3D", "\\"),
+                    *("u", "00", "{", "}", "r", "n", "\r", "\n", "é"),
+                ]
+            ),
+            st.sampled_from(["&amp;", "&#x25;", "%25", "&#61;", "\\u005c", "%0a", "&#38;"]),
+        ),
+        max_size=40,
+    )
+)
+def test_all_escapes_are_undone_in_one_pass(parts: list[str]) -> None:
+    data = "".join(parts).encode()
+    undone = _Undone(data)
+
+    assert undone.text == LOOSE.sub(_undo, data)
+    places = [undone.start(at) for at in range(len(undone.text))]
+    assert places == sorted(places)
+
+
+SPELT: tuple[Callable[[int], str], ...] = (
+    *(chr, chr, chr),
+    *(lambda byte: f"%{byte:02x}", lambda byte: f"%25{byte:02X}", lambda byte: f"%2525{byte:02x}"),
+    *(
+        lambda byte: f"\\u{byte:04x}",
+        lambda byte: f"\\\\u{byte:04X}",
+        lambda byte: f"\\x{byte:02x}",
+    ),
+    *(lambda byte: f"\\u{{{byte:x}}}", lambda byte: f"\\u{{000{byte:x}}}"),
+    *(lambda byte: f"&#x{byte:x};", lambda byte: f"&#X0000{byte:X};", lambda byte: f"&#{byte};"),
+    *(lambda byte: f"&#00{byte};", lambda byte: f"{chr(byte)}\n", lambda byte: f"={chr(byte)}"),
+    *(
+        lambda byte: f"{chr(byte)}=\r\n",
+        lambda byte: f"\\{chr(byte)}",
+        lambda byte: f"&{chr(byte)}",
+    ),
+    *(lambda byte: f"{chr(byte)}\\r\\n", lambda byte: f"{chr(byte)}\\\\n"),
+)
+"""How a character may be written, and what may stand beside it."""
+
+
+def hidden_in_streams(redactor: Redactor, data: bytes, pieces: list[bytes]) -> bool:
+    """Whether all that is masked of the data in one piece is masked of the pieces."""
+    whole, rest = redactor.masked(data, b"*", last=True)
+    shown = streamed(redactor, pieces)
+    assert (len(shown), rest) == (len(whole), b"")
+    return all(
+        there == ord("*") for there, as_one in zip(shown, whole, strict=True) if as_one == 42
+    )
+
+
+def test_a_stream_may_be_cut_after_an_escape_and_what_looks_like_more_of_it() -> None:
+    redactor = Redactor(["s3cr3t-TOKEN+value98"])
+    pieces = [b"token=%25733", b"&#x63;r3t-TOKEN+value98 end"]
+
+    assert streamed(redactor, pieces) == b"token=" + b"*" * 29 + b" end"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        *("s3cr3t-TOKEN+value98", "abcdef0123456789", "25253d3d41xu00nr", "r3n3u00x{7d}-rn-u"),
+        *("%61" * 9, "=3DAB\\u0041cdef%25ab", "amp&lt;sol;quot&#"),
+    ],
+)
+def test_a_stream_masks_mixed_spellings_wherever_it_is_cut(secret: str) -> None:
+    chance = random.Random(secret)
+    redactor = Redactor([secret])
+    masked = 0
+    for _ in range(200):
+        ways = chance.sample(SPELT, chance.randint(1, 5))
+        meant = chance.choice((secret.encode(), LOOSE.sub(_undo, secret.encode())))
+        written = "".join(chance.choice(ways)(byte) for byte in meant)
+        before = chance.choice(("", "token=", "%", "&", "\\", "%25", "&a", "=3", "\\r", "100%41"))
+        data = (before + written + chance.choice((" end", "", "\n", "%41"))).encode()
+        cuts = [chance.randrange(len(data)) for _ in range(chance.randint(1, 6))]
+        every = [data[at : at + 1] for at in range(len(data))]
+
+        assert hidden_in_streams(redactor, data, chunks(data, cuts)), (data, sorted(cuts))
+        if chance.random() < 0.1:
+            assert hidden_in_streams(redactor, data, every), data
+        masked += redactor.text(data.decode()) != data.decode()
+    assert masked > 5  # or else nothing was tried
