@@ -159,8 +159,8 @@ def flood(code: str) -> dict[str, object]:
 )
 async def test_events_are_limited_in_bytes(harness: Harness) -> None:
     code = """
-for _ in range(6): forge([["%41" * 250] * 95] * 95)
-for _ in range(3000): forge(["x" * 4000] * 4); time.sleep(0.0005)
+for _ in range(3): forge([["%41" * 250] * 95] * 95)
+for _ in range(1200): forge(["x" * 4000] * 4); time.sleep(0.0005)
 """
     with anyio.fail_after(PATIENCE):
         result = await harness.run(
@@ -207,11 +207,10 @@ HEADS = f"""
 import threading
 head = "GET / HTTP/1.1\\r\\nhost: x\\r\\n" + "x-y: z\\r\\n" * 90 + "\\r\\n"
 def flood():
-    for _ in range(4):
-        with socket.create_connection(("127.0.0.1", {MODEL_PORT})) as s:
-            for _ in range(10):
-                s.sendall(head.encode())
-                s.recv(65536)
+    with socket.create_connection(("127.0.0.1", {MODEL_PORT})) as s:
+        for _ in range(10):
+            s.sendall(head.encode())
+            s.recv(65536)
 threads = [threading.Thread(target=flood) for _ in range(200)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
@@ -221,7 +220,7 @@ say("done")
 
 @attack(
     "gateway abuse",
-    "send 8,000 heads of 90 headers each on 200 connections at once",
+    "send 2,000 heads of 90 headers each on 200 connections at once",
     "the connections of a container go on a few in each turn of the event loop; a neighbour's wire "
     "waits for those, not for all",
 )

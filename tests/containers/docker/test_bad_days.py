@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from orchestrator.app import open_runtime
+from orchestrator.containers import runtime as containers_runtime
 from orchestrator.containers.docker import held
 from orchestrator.containers.docker import runtime as docker_runtime
 from orchestrator.containers.docker.create import create_body
@@ -219,6 +220,7 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
         monkeypatch.setattr(docker_runtime, "create_body", lying)
         monkeypatch.setattr(held, "CONTAINER_GONE_SECONDS", 0.5)  # before it is removed by force
+        monkeypatch.setattr(containers_runtime, "FATE_SECONDS", 0.5)  # it does not end by itself
 
     return apply
 

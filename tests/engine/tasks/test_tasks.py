@@ -51,24 +51,20 @@ def task(prompt: str = "x", **fields: object) -> Task:
     return Task.model_validate({"agent": "worker", "prompt": prompt, **fields})
 
 
-async def test_a_task_goes_on_while_its_caller_does_something_else(harness: Harness) -> None:
+async def test_a_task_goes_on_while_its_caller_does_something_else_and_is_not_there_for_others(
+    harness: Harness,
+) -> None:
     async with Tasks(harness.service([{"text": "done"}])) as tasks:
         run_id = await tasks.start(task())
         (now,) = await tasks.book.wait([run_id], "main", seconds=0)
         assert now.status in ("pending", "running")
-        (then,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
-        assert then.result is not None
-        assert (then.status, then.result.result) == ("completed", "done"), then.result
-
-
-async def test_a_task_of_somebody_else_is_not_there(harness: Harness) -> None:
-    async with Tasks(harness.service([{"text": "done"}])) as tasks:
-        run_id = await tasks.start(task())
         with pytest.raises(RunNotFound):
             await tasks.book.view(run_id, "stranger")
         with pytest.raises(RunNotFound):
             await tasks.cancel(run_id, "stranger")
-        await tasks.book.wait([run_id], "main", seconds=PATIENCE)
+        (then,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
+        assert then.result is not None
+        assert (then.status, then.result.result) == ("completed", "done"), then.result
 
 
 async def test_a_cancelled_task_ends_as_cancelled_and_leaves_nothing(

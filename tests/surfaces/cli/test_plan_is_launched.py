@@ -52,6 +52,7 @@ AGENTS: dict[str, dict[str, object]] = {
         "timeout_ms": 90_000,
         "max_turns": 7,
         "model": "haiku",
+        "output_schema": {"type": "object", "required": ["done"]},
     },
     "session": {"session": True},
     "memory": {"session": {"keep": True, "idle_seconds": 60}, "memory": "rw"},
@@ -62,14 +63,14 @@ AGENTS: dict[str, dict[str, object]] = {
     "git": {"workspace": "rw"},
     "linked": {"workspace": "ro"},
     "network": {"network": {"allow": ["example.org", "*.example.net"]}},
-    "routes": {
-        "secrets": [{"name": "git-token", "hosts": ["git.example.org"], "paths": ["/acme/**"]}]
+    "secrets": {
+        "secrets": [
+            {"name": "git-token", "hosts": ["git.example.org"], "paths": ["/acme/**"]},
+            {"name": "api-key", "expose": "env"},
+        ]
     },
-    "exposed": {"secrets": [{"name": "api-key", "expose": "env"}]},
     "variables": {"env": {"FLAVOUR": "${FLAVOUR}"}, "mcp_servers": [TRACKER]},
     "warm": {"warm": 1},
-    "warm-copy": {"warm": 1, "workspace": "copy"},
-    "schema": {"output_schema": {"type": "object", "required": ["done"]}},
     "parent": {"ask": "parent", "subagents": ["plain"], "approval": {"Bash": "ask"}},
 }
 
@@ -80,7 +81,6 @@ WORKSPACES = {
     "writes": "project",
     "git": "repository",
     "linked": "link",
-    "warm-copy": "project",
 }
 
 

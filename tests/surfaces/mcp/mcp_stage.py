@@ -246,9 +246,11 @@ async def http_server(stage: Stage, **env: str) -> AsyncIterator[tuple[anyio.abc
                 while not (said := stage.stderr.read_text()).endswith("\n"):
                     assert process.returncode is None
                     await anyio.sleep(0.05)
-            yield process, said.removeprefix("listening on ").strip()
-            if process.returncode is None:
-                process.terminate()
+            try:
+                yield process, said.removeprefix("listening on ").strip()
+            finally:  # a test that fails would wait for it otherwise
+                if process.returncode is None:
+                    process.terminate()
             with anyio.fail_after(PATIENCE):
                 assert await process.wait() == 0
 

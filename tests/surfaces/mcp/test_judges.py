@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 
 import anyio
@@ -83,7 +83,9 @@ of its own in the server."""
 @pytest.fixture
 async def stage(tmp_path: Path, image: str) -> AsyncIterator[Stage]:
     async with on_stage(tmp_path, image) as stage:
-        stage.add_agent("echo", {"text": "the inner agent heard: {last_user_text}"})
+        callers = ["main", "default"]  # on pipes, and over HTTP without a token
+        text = "the inner agent heard: {last_user_text}"
+        stage.add_agent("echo", {"text": text}, allowed_callers=callers)
         yield stage
 
 
@@ -199,29 +201,38 @@ async def test_the_inspector_calls_run_subagent(stage: Stage, judges: Path, era:
     assert result["structuredContent"]["status"] == "completed"
 
 
-async def test_the_inspector_takes_the_errors_of_every_tool(stage: Stage, judges: Path) -> None:
+async def test_the_inspector_takes_answers_and_errors_of_tools(stage: Stage, judges: Path) -> None:
+    """`make soak` has it call every tool."""
+    errors = {tool: WRONG[tool] for tool in ("run_subagents", "reply_subagent")}
+    await takes_answers_and_errors(stage, judges, errors, ("wait_for_tasks", "get_logs"))
+
+
+async def takes_answers_and_errors(
+    stage: Stage, judges: Path, errors: Mapping[str, Message], answers: Iterable[str]
+) -> None:
     """It refuses what does not fit the declared schema, and then says nothing of our message."""
-    for tool, arguments in WRONG.items():
-        result = await _inspect(stage, judges, *_tool_call(tool, arguments), code=IS_ERROR)
-        assert result["isError"], tool
-        (said,) = result["content"]
-        assert result["structuredContent"]["error"]["message"] == said["text"], tool
-
-
-async def test_the_inspector_takes_the_answers_about_tasks(stage: Stage, judges: Path) -> None:
-    task = {"agent_name": "echo", "prompt": "hello"}
-    several = await _inspect(stage, judges, *_tool_call("run_subagents", {"tasks": [task]}))
-    run_id = several["structuredContent"]["ids"]["1"]
-    for tool, arguments in {
-        "list_agents": {},
-        "get_all_tasks": {},
-        "wait_for_tasks": {"task_ids": [run_id]},
-        "get_task_details": {"task_id": run_id},
-        "get_logs": {"run_id": run_id},
-        "cancel_task": {"task_id": run_id},
-    }.items():
-        answer = await _inspect(stage, judges, *_tool_call(tool, arguments))
-        assert answer["structuredContent"], tool
+    async with http_server(stage) as (_, url):
+        for tool, arguments in errors.items():
+            call = _tool_call(tool, arguments)
+            result = await _inspect(stage, judges, *call, url=url, code=IS_ERROR)
+            assert result["isError"], tool
+            (said,) = result["content"]
+            assert result["structuredContent"]["error"]["message"] == said["text"], tool
+        task = {"agent_name": "echo", "prompt": "hello"}
+        call = _tool_call("run_subagents", {"tasks": [task]})
+        several = await _inspect(stage, judges, *call, url=url)
+        run_id = several["structuredContent"]["ids"]["1"]
+        asked: dict[str, Message] = {
+            "list_agents": {},
+            "get_all_tasks": {},
+            "wait_for_tasks": {"task_ids": [run_id]},
+            "get_task_details": {"task_id": run_id},
+            "get_logs": {"run_id": run_id},
+            "cancel_task": {"task_id": run_id},
+        }
+        for tool in answers:
+            answer = await _inspect(stage, judges, *_tool_call(tool, asked[tool]), url=url)
+            assert answer["structuredContent"], tool
 
 
 def _tool_call(tool: str, arguments: Message) -> list[str]:
@@ -236,49 +247,43 @@ def _tool_call(tool: str, arguments: Message) -> list[str]:
     return ["--method", "tools/call", "--tool-name", tool, *given]
 
 
-async def _inspect(stage: Stage, judges: Path, *asked: str, code: int = 0) -> Message:
+async def _inspect(
+    stage: Stage, judges: Path, *asked: str, url: str = "", code: int = 0
+) -> Message:
+    """What the inspector says of the server at this URL, or of one that it starts on pipes."""
     ours = {k: v for k, v in stage.env.items() if k.startswith(OURS)}
     options = [part for key, value in ours.items() for part in ("-e", f"{key}={value}")]
-    argv = [str(judges / "mcp-inspector"), "--cli", COMMAND, "serve", *options, *PATIENT, *asked]
+    target = [url, "--transport", "http"] if url else [COMMAND, "serve", *options]
+    argv = [str(judges / "mcp-inspector"), "--cli", *target, *PATIENT, *asked]
     with anyio.fail_after(PATIENCE):
         done = await anyio.run_process(argv, env=stage.env, check=False)
-    assert done.returncode == code, done.stderr.decode()
+    assert done.returncode == code, (done.stdout + done.stderr).decode()
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     return found
 
 
-@pytest.mark.parametrize("version", sorted(PASSED))
-async def test_the_conformance_suite_is_content(
-    stage: Stage, judges: Path, tmp_path: Path, version: str
-) -> None:
-    node = _node(judges)
-    asked = ["--suite", "all", "--spec-version", version, "-o", str(tmp_path / "checks")]
+async def test_the_conformance_suite_is_content(stage: Stage, judges: Path, tmp_path: Path) -> None:
+    """In both eras; and with the tasks, whose scenarios are run one by one."""
+    suite = [_node(judges), str(judges / "conformance"), "server"]
     async with http_server(stage) as (_, url):
-        with anyio.fail_after(PATIENCE):
-            done = await anyio.run_process(
-                [node, str(judges / "conformance"), "server", "--url", url, *asked], check=False
-            )
-    said = done.stdout.decode()
-    passed = set(re.findall(r"^✓ (\S+): [1-9]\d* passed, 0 failed", said, re.MULTILINE))
-    assert passed >= PASSED[version], said
 
+        async def judged(folder: str, *asked: str) -> str:
+            to = ["--url", url, "-o", str(tmp_path / folder)]
+            with anyio.fail_after(PATIENCE):
+                done = await anyio.run_process([*suite, *to, *asked], check=False)
+            return done.stdout.decode()
 
-@pytest.mark.parametrize("scenario", sorted(TASK_CHECKS))
-async def test_the_conformance_suite_is_content_with_the_tasks(
-    stage: Stage, judges: Path, tmp_path: Path, scenario: str
-) -> None:
-    node = _node(judges)
-    asked = ["--scenario", scenario, "--spec-version", "2026-07-28", "--force"]  # an extension
-    asked += ["-o", str(tmp_path / "checks")]
-    async with http_server(stage) as (_, url):
-        with anyio.fail_after(PATIENCE):
-            done = await anyio.run_process(
-                [node, str(judges / "conformance"), "server", "--url", url, *asked], check=False
-            )
-    (found,) = (tmp_path / "checks").rglob("checks.json")
-    passed = {each["id"] for each in json.loads(found.read_text()) if each["status"] == "SUCCESS"}
-    assert passed >= TASK_CHECKS[scenario], done.stdout.decode()
+        for version, wanted in PASSED.items():
+            said = await judged(version, "--suite", "all", "--spec-version", version)
+            passed = set(re.findall(r"^✓ (\S+): [1-9]\d* passed, 0 failed", said, re.MULTILINE))
+            assert passed >= wanted, said
+        for scenario, checks in TASK_CHECKS.items():
+            extension = ("--scenario", scenario, "--spec-version", "2026-07-28", "--force")
+            said = await judged(scenario, *extension)
+            (found,) = (tmp_path / scenario).rglob("checks.json")
+            rows = json.loads(found.read_text())
+            assert {row["id"] for row in rows if row["status"] == "SUCCESS"} >= checks, said
 
 
 def _node(judges: Path) -> str:

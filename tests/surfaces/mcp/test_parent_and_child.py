@@ -29,36 +29,6 @@ async def stage(tmp_path: Path, image: str) -> AsyncIterator[Stage]:
         yield stage
 
 
-async def test_a_child_asks_and_finishes_with_what_its_parent_answers(
-    stage: Stage, tmp_path: Path
-) -> None:
-    stage.add_agent("asks", *ASKS, ask="parent")
-    seen: list[Document] = []
-
-    async def play() -> Play:
-        asked = yield tool("run_subagent", agent_name="asks", prompt="Paint it.")
-        (question,) = asked["questions"]
-        done = yield tool(
-            "reply_subagent",
-            run_id=asked["run_id"],
-            message_id=question["message_id"],
-            answer="blue",
-            wait=True,
-        )
-        seen.extend((asked, done))
-        yield {"text": f"The child says: {done['result']}"}
-
-    said = await claude_plays(stage, tmp_path / "home", play(), VERSION)
-    assert said == "The child says: it is blue"
-    asked, done = seen
-    assert (asked["status"], asked["questions"][0]["question"]) == (
-        "waiting_parent_reply",
-        "Which colour?",
-    )
-    assert (done["run_id"], done["status"]) == (asked["run_id"], "completed")
-    assert stage.runs() == [("asks", "completed", "ok")]
-
-
 async def test_a_tool_call_is_denied_and_the_next_allowed_with_other_input(
     stage: Stage, tmp_path: Path
 ) -> None:
@@ -153,24 +123,45 @@ async def test_a_bug_is_fixed_in_a_copy_and_the_fix_is_applied(
     assert (place / "add.py").read_text() == "def add(a, b):\n    return a + b\n"
 
 
-async def test_the_question_of_a_childs_child_is_answered(stage: Stage, tmp_path: Path) -> None:
-    stage.add_agent("worker", *ASKS, ask="parent", allowed_callers=["lead"])
+async def test_a_child_asks_and_its_child_asks_and_both_finish_with_what_is_answered(
+    stage: Stage, tmp_path: Path
+) -> None:
+    stage.add_agent("worker", *ASKS, ask="parent", allowed_callers=["main", "lead"])
     errand = {"agent_name": "worker", "prompt": "Paint it."}
     steps = ({"tool": "mcp__parent__run_subagent", "input": errand}, ASKS[-1])
     stage.add_agent("lead", *steps, subagents=["worker"])
     seen: list[Document] = []
 
     async def play() -> Play:
+        asked = yield tool("run_subagent", agent_name="worker", prompt="Paint it.")
+        (question,) = asked["questions"]
+        done = yield tool(
+            "reply_subagent",
+            run_id=asked["run_id"],
+            message_id=question["message_id"],
+            answer="red",
+            wait=True,
+        )
+        seen.extend((asked, done))
         asked = yield tool("run_subagent", agent_name="lead", prompt="Have it painted.")
         yield as_told(asked, answer="blue")
         done = yield tool("wait_for_tasks", task_ids=[asked["run_id"]])
         seen.extend((asked, done))
-        yield {"text": str(done["tasks"][0]["status"])}
+        yield {"text": f"The child says: {seen[1]['result']}"}
 
-    assert await claude_plays(stage, tmp_path / "home", play(), VERSION) == "completed"
-    asked, done = seen
-    assert asked["questions"][0]["run_id"] != asked["run_id"]
+    said = await claude_plays(stage, tmp_path / "home", play(), VERSION)
+    assert said == "The child says: it is red"
+    asked, answered, asked_below, done = seen
+    assert (asked["status"], asked["questions"][0]["question"]) == (
+        "waiting_parent_reply",
+        "Which colour?",
+    )
+    assert (answered["run_id"], answered["status"]) == (asked["run_id"], "completed")
+    assert asked_below["questions"][0]["run_id"] != asked_below["run_id"]
+    assert done["tasks"][0]["status"] == "completed"
     assert "it is blue" in done["tasks"][0]["result"]
+    ended = [("lead", "completed", "ok"), *[("worker", "completed", "ok")] * 2]
+    assert sorted(stage.runs()) == ended
 
 
 async def test_an_approval_that_is_a_persons_is_refused_to_the_parent(
