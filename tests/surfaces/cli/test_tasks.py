@@ -129,7 +129,6 @@ def test_pending_lists_what_waits_with_the_commands_that_answer_it(
         "    Which",
         "    colour?�[2J",
         "  without an answer, it goes by this:",
-        "    ",
         "  orchestrator reply r1 m1 ANSWER",
         "r1: coder wants to use Bash (c1; rejected in 2 h)",
         '    {"command": "echo c1"}',
