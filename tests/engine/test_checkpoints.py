@@ -15,9 +15,9 @@ from orchestrator.domain.container import ContainerSpec
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import ChangedFile, RunResult
 from orchestrator.domain.task import Task
-from orchestrator.engine import checkpoints as checkpoints_module
 from orchestrator.engine.record import Record
 from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.engine.workspaces import checkpoints as checkpoints_module
 from orchestrator.engine.workspaces.checkpoints import keep_checkpoints
 from orchestrator.errors import CopyFailed
 from tests.engine.harness import Harness, Steps, bash

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import Bind, User
 from orchestrator.domain.task import Task
-from orchestrator.engine import second_wires
+from orchestrator.engine.workspaces import second_wires
 from orchestrator.engine.workspaces.second_wires import SecondWires
 from orchestrator.plan import Place, Plan, plan
 from orchestrator.workspace.special_files import covers
