@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -109,7 +110,11 @@ async def test_a_default_answer_is_shown_and_told_apart(process: Process) -> Non
 
 def test_a_question_without_a_default_says_what_happens_then() -> None:
     question = Question(
-        message_id="m1", run_id="r1", question="Which?", default_answer="No answer came in time."
+        message_id="m1",
+        run_id="r1",
+        question="Which?",
+        deadline=time.time() + 60,
+        default_answer="No answer came in time.",
     )
     view = TaskView(
         run_id="r1",
