@@ -80,7 +80,7 @@ async def test_a_question_is_asked_answered_and_acknowledged(
         run_id = await client.run(agent, "paint it")
         waiting = await client.until(run_id, "waiting_parent_reply")
         (message,) = waiting["messages"]
-        assert set(message) == MESSAGE
+        assert set(message) >= MESSAGE
         assert message["questionContent"] == "Which colour?"
         assert (message["messageStatus"], message["answerContent"]) == (
             "pending_parent_reply",
@@ -94,7 +94,7 @@ async def test_a_question_is_asked_answered_and_acknowledged(
         metadata = replied["updatedMetadata"]
         assert metadata["status"] == "parent_replied"
         (message,) = metadata["messages"]
-        assert set(message) == MESSAGE
+        assert set(message) >= MESSAGE
         assert (message["messageStatus"], message["answerContent"]) == ("parent_replied", "blue")
         assert message["answerTimestamp"] is not None
 
@@ -158,7 +158,7 @@ async def test_a_reply_to_what_is_not_asked_is_refused_with_a_sentence(serve: Se
         code, said = await server.refused("get_logs")
         assert (code, "run_id is missing" in said) == ("caller_error", True)
         code, said = await server.refused("check_status", run=run_id)
-        expected = "check_status: runId is missing; there is no argument 'run'. It takes runId"
+        expected = "check_status: runId is missing; there is no argument run. It takes runId"
         assert (code, said) == ("caller_error", expected)
 
 
