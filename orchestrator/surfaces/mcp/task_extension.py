@@ -143,9 +143,9 @@ class TaskExtension(Extension):
 
     async def _update(self, ctx: McpRequest, params: UpdateParams) -> WireDocument:
         """Answers to what is not open any more, or never was, are nothing to complain about."""
+        view = await self._view(params.task_id)
         if not can_ask(ctx.session.client_capabilities):
             return {}  # it has shown no form, so no person has said anything
-        view = await self._view(params.task_id)
         given = [
             (each, _response(each, params.input_responses[form_key(each)]))
             for each in asked_by(view)
