@@ -312,7 +312,7 @@ async def test_a_workspace_is_shown_as_agent_md_says(harness: Harness, settings:
 async def test_junk_on_the_clis_output_is_told_in_a_few_lines(harness: Harness) -> None:
     flood = (
         "for p in /proc/[0-9]*; do grep -qa 'stream-jso[n]' $p/cmdline && "
-        "yes junk | head -c 3000000 > $p/fd/1 2>/dev/null; done; echo done"
+        "yes junk | head -c 400000 > $p/fd/1 2>/dev/null; done; echo done"
     )
     with anyio.fail_after(PATIENCE):
         result = await harness.run([bash(flood), {"text": "still here"}])
