@@ -251,7 +251,8 @@ async def until_inside(stage: Stage, command: str) -> None:
     """Do something in the only container, as the agent does, until it succeeds."""
     async with open_runtime(stage.settings, reap=False) as runtime:
         (info,) = await runtime.list()
-        engine, argv = runtime.engine, ["sh", "-c", command]
+        # The container has no PATH: what the image says of it is emptied.
+        engine, argv = runtime.engine, ["/bin/sh", "-c", f"PATH=/usr/bin:/bin; {command}"]
         with anyio.fail_after(PATIENCE):
             while True:
                 made = await engine.call(
