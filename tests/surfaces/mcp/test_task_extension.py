@@ -224,7 +224,7 @@ async def test_a_question_is_a_form_and_its_answer_lets_the_task_go_on(serve: Se
         task = await until(server.client, task_id, "input_required")
         ((key, form),) = task["inputRequests"].items()
         assert form["method"] == "elicitation/create"
-        assert form["params"]["message"].endswith("asks:\n\nWhich colour?")
+        assert "asks:\n\nWhich colour?\n" in form["params"]["message"]
         assert list(form["params"]["requestedSchema"]["properties"]) == ["answer"]
         assert f'message_id="{key}"' in task["statusMessage"]  # for a model that has our tools
 
