@@ -39,7 +39,8 @@ async def test_a_question_ends_the_wait_and_its_answer_ends_the_task(
             f'answer with reply_subagent(run_id="{run_id}", message_id="{message_id}", '
             'answer="...")'
         )
-        assert f"It asks ({message_id}):\n> Which colour?\nWithout an answer in time, " in text(result)
+        asks = f"It asks ({message_id}):\n> Which colour?\nWithout an answer in time, "
+        assert asks in text(result)
         again = await server.call("wait_for_tasks", task_ids=[run_id])
         assert again["tasks"][0]["questions"] == [question]
 
