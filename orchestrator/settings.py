@@ -126,7 +126,9 @@ class Settings(Frozen):
 
     @property
     def project(self) -> str:
-        """The real path of the directory that the agents directory is in: whose runs these are."""
+        """The real path of the directory that agents/ is in, or of an agents directory of another
+        name: whose runs these are.
+        """
         agents = self.agents_dir.absolute()
         # A folder of another name is a project by itself: beside it may be somebody else's agents.
         path = (agents.parent if agents.name == "agents" else agents).resolve()

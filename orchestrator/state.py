@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, contextmanager
 
 from orchestrator.containers.owner import Owner, check_state_dir
 from orchestrator.domain.audit import AuditAct, AuditEntry
-from orchestrator.domain.window import WINDOW, who
 from orchestrator.engine.project_trust import ProjectTrust
 from orchestrator.engine.tasks.news import News
 from orchestrator.engine.tasks.task_book import TaskBook
@@ -84,14 +83,13 @@ async def note_decision(
     why: str = "",
 ) -> None:
     """Write down what the operator decides at a terminal, before it is acted on."""
-    entry = AuditEntry(
+    entry = AuditEntry.by(
+        None,
+        act,
         project=settings.project,
-        who=who(None),
-        window=WINDOW.get(),
-        act=act,
+        allowed=allowed,
         subject=subject,
         run_id=run_id,
-        allowed=allowed,
         why=why,
     )
     with open_store(settings) as store:

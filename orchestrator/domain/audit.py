@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.window import WINDOW, who
 
 AuditAct = Literal[
     "run",  # a caller asks for a run: subject = the agent
@@ -37,3 +38,27 @@ class AuditEntry(Frozen):
     allowed: bool
     why: str = ""
     """Why not; or by which rule."""
+
+    @classmethod
+    def by(
+        cls,
+        caller: str | None,
+        act: AuditAct,
+        *,
+        project: str,
+        allowed: bool,
+        subject: str = "",
+        run_id: str = "",
+        why: str = "",
+    ) -> Self:
+        """What a caller does at this moment, from its window; None is the operator."""
+        return cls(
+            project=project,
+            who=who(caller),
+            window=WINDOW.get(),
+            act=act,
+            subject=subject,
+            run_id=run_id,
+            allowed=allowed,
+            why=why,
+        )

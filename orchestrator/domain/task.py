@@ -47,7 +47,7 @@ class Task(Frozen):
     """For a session agent: the name of a session; the usual one if empty."""
     caller: str = "main"
     project: str = ""
-    """The real path of the directory that the agents directory is in; the service fills it in."""
+    """Whose run it is, as Settings has it; the service fills it in."""
     window: str = ""
     """Which client of the caller began it, for people to tell apart."""
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None

@@ -264,14 +264,13 @@ class Service:
         subject: str = "",
     ) -> None:
         """Write a decision down, before it is acted on."""
-        entry = AuditEntry(
+        entry = AuditEntry.by(
+            caller,
+            act,
             project=self.project,
-            who=caller,
-            window=WINDOW.get(),
-            act=act,
+            allowed=refusal is None,
             subject=subject,
             run_id=run_id,
-            allowed=refusal is None,
             why="" if refusal is None else f"{refusal.code}: {refusal}",
         )
         await self.store.audit.note(entry)

@@ -107,15 +107,7 @@ class Store:
             task.model_dump_json(),
             time.time(),
         )
-        let = AuditEntry(
-            project=task.project,
-            who=task.caller,
-            window=task.window,
-            act="run",
-            subject=task.agent,
-            run_id=task.run_id,
-            allowed=True,
-        )
+        let = _let(task)
 
         def write(db: sqlite3.Connection) -> None:
             db.execute(INSERT_DECISION, decision_values(let))
@@ -273,16 +265,7 @@ class Store:
         another process has it, or had it since.
         """
         task = run.task
-        let = AuditEntry(
-            project=task.project,
-            who=task.caller,
-            window=task.window,
-            act="run",
-            subject=task.agent,
-            run_id=task.run_id,
-            allowed=True,
-            why=why,
-        )
+        let = _let(task, why)
 
         def write(db: sqlite3.Connection) -> bool:
             changed = db.execute(_TAKE_UP, (self._owner, task.run_id, run.since)).rowcount == 1
@@ -403,6 +386,20 @@ class Store:
             kind,
         )
         return _event(rows[0]) if rows else None
+
+
+def _let(task: Task, why: str = "") -> AuditEntry:
+    """That a run may be, in the audit."""
+    return AuditEntry(
+        project=task.project,
+        who=task.caller,
+        window=task.window,
+        act="run",
+        subject=task.agent,
+        run_id=task.run_id,
+        allowed=True,
+        why=why,
+    )
 
 
 _INSERT_RUN = (

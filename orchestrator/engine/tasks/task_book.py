@@ -18,7 +18,7 @@ from orchestrator.domain.audit import AuditAct, AuditEntry
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import FINAL, TRANSITIONS, RunResult, RunStatus
 from orchestrator.domain.task import Task, Wish
-from orchestrator.domain.window import WINDOW, who, whom
+from orchestrator.domain.window import whom
 from orchestrator.engine.tasks.lost import Recall, end_lost, nothing_kept, settle_lost
 from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.errors import CallInvalid, RunNotFound, RunRefused
@@ -460,14 +460,13 @@ class TaskBook:
         allowed: bool = True,
     ) -> None:
         """Write a decision about a run down, before it is acted on."""
-        entry = AuditEntry(
+        entry = AuditEntry.by(
+            caller,
+            act,
             project=record.project,
-            who=who(caller),
-            window=WINDOW.get(),
-            act=act,
+            allowed=allowed,
             subject=subject,
             run_id=record.run_id,
-            allowed=allowed,
             why=why,
         )
         await self.store.audit.note(entry)
