@@ -5,6 +5,8 @@ BIN := .venv/bin
 WORKERS ?= 4
 # Made by `orchestrator images build` where no image can be pulled; builds reach no index there.
 LOCAL_BASE := subagent-orchestrator/base:bookworm
+COMPILE := $(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+	--generate-hashes --no-annotate --no-header
 SERVER_BUILD := --tag subagent-orchestrator/server:latest --file images/orchestrator/Dockerfile .
 
 # Tests start hundreds of Python processes; without __pycache__, each would compile all it imports.
@@ -18,7 +20,8 @@ help: ## List the targets
 setup: ## Make .venv, find or start a container engine, build the agent image
 	@.ci/setup
 
-demo: setup ## Hand an agent a task through MCP: real client, real container, real CLI; no key needed
+demo: ## Hand an agent a task through MCP: real client, real container, real CLI; no key needed
+	@.ci/setup demo
 	@$(BIN)/orchestrator demo
 
 test: setup lint ## Set up, lint and run all tests (WORKERS=4)
@@ -29,7 +32,7 @@ lint: setup ## Check style, formatting and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-attacks: setup ## Write the table of attacks in .github/SECURITY.md from the tests
+attacks: setup ## Write the table of attacks in tests/attacks/README.md from the tests
 	$(BIN)/python -m tests.attacks.table
 
 bench: setup ## Measure against the plain docker commands one would use instead
@@ -48,12 +51,12 @@ image: setup ## Build the orchestrator's own image, for compose.yaml
 	@docker image prune --force --filter label=orchestrator.image=server > /dev/null
 	@rm -rf .cache/wheelhouse  # an old one would outlive its lock
 
-lock: setup ## Refresh .ci/requirements.lock from pyproject.toml
+lock: setup ## Refresh .ci/requirements.lock and, of it, .ci/demo.lock from pyproject.toml
 	$(BIN)/python -m pip install --quiet 'uv>=0.9'
-	$(BIN)/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \
-		--generate-hashes --no-annotate --no-header --group dev \
-		--output-file .ci/requirements.lock pyproject.toml
-	@if grep -nE '://|file:|^-' .ci/requirements.lock; then \
+	$(COMPILE) --upgrade --group dev --output-file .ci/requirements.lock pyproject.toml
+	$(COMPILE) --group editable --constraint .ci/requirements.lock \
+		--output-file .ci/demo.lock pyproject.toml
+	@if grep -nE '://|file:|^-' .ci/*.lock; then \
 		echo 'the lock names a place of this machine; see above' >&2; exit 1; fi
 
 clean: ## Remove .venv and caches; images stay (`orchestrator images prune`)

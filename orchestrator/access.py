@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 
-from orchestrator.domain.agent import AgentSpec, Permissions, Verdict
+from orchestrator.domain.agent import AgentSpec, Permissions
 from orchestrator.domain.task import Wish
+from orchestrator.domain.tool_lock import is_tool_name
+from orchestrator.domain.tool_use import ServerUse, Verdict
 from orchestrator.errors import CallerMissing, CallerRefused, RunRefused
 
 DEFAULT_CALLER = "default"
@@ -87,6 +90,7 @@ def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
             "description": wish.description or template.description,
             "permissions": Permissions(allow=wish.tools, deny=template.permissions.deny),
             "mcp_servers": tuple(servers),
+            "server_uses": tuple(_narrowed_uses(template, wish.tools)),
             "max_turns": min(wish.max_steps, template.max_turns),
             "model": model,
             "approval": _approval(template, wish),
@@ -106,10 +110,14 @@ def _approval(template: AgentSpec, wish: Wish) -> dict[str, Verdict]:
     tools = {_tool(rule) for rule in wish.tools}
     kept: dict[str, Verdict] = {}
     for rule, verdict in said.items():
-        if verdict == "deny" or rule == "*" or _tool(rule) in tools or _is_of(_tool(rule), tools):
+        tool = _tool(rule)
+        of_wish = _is_of(tool, tools) or any(fnmatchcase(tool, wished) for wished in tools)
+        if verdict == "deny" or rule == "*" or of_wish:
             kept[rule] = verdict
         else:  # a rule for all of an MCP server is one for each tool of it that is left
-            kept |= {tool: verdict for tool in tools if _is_of(tool, (rule,))}
+            kept = {**{left: verdict for left in tools if _is_of(left, (rule,))}, **kept}
+            if verdict == "ask":  # and so is a pattern, for what it may fit
+                kept |= {left: verdict for left in tools if _may_meet(left, tool)}
     if wish.sandboxed:
         return kept
     asked = [
@@ -121,12 +129,43 @@ def _approval(template: AgentSpec, wish: Wish) -> dict[str, Verdict]:
     return {**dict.fromkeys(asked, "ask"), **kept}
 
 
+def _may_meet(wished: str, pattern: str) -> bool:
+    """Whether there may be a tool that both hold; a pattern is not compared beyond its first *."""
+    if "*" not in wished:
+        return fnmatchcase(wished, pattern)
+    one, other = wished.partition("*")[0], pattern.partition("*")[0]
+    return "*" in pattern and (one.startswith(other) or other.startswith(one))
+
+
 def _whole_servers(template: AgentSpec) -> list[str]:
     """Rules for the MCP servers of which the template names no tool: all of theirs are allowed."""
     rules = [_server_rule(server.name) for server in template.mcp_servers]
+    rules += [_server_rule(use.use) for use in template.server_uses]
     denied = template.permissions.deny
     named = template.permissions.allow
     return [rule for rule in rules if rule not in denied and not _names_server(named, rule)]
+
+
+def _narrowed_uses(template: AgentSpec, tools: Sequence[str]) -> Iterator[ServerUse]:
+    """The servers outside of which tools are named, with those alone that the template allows."""
+    for use in template.server_uses:
+        rule = _server_rule(use.use)
+        if rule in tools:
+            yield use
+            continue
+        named = [_tool(tool).removeprefix(f"{rule}__") for tool in tools if _is_of(tool, (rule,))]
+        kept = [name for name in named if _is_within(name, use.allow)]
+        if kept:
+            yield use.model_copy(update={"allow": tuple(kept)})
+
+
+def _is_within(name: str, patterns: Sequence[str]) -> bool:
+    """Whether patterns hold a tool; a pattern is held by itself alone, since as a name it may fit
+    one that allows less.
+    """
+    if name in patterns:
+        return True
+    return is_tool_name(name) and any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _names_server(rules: Sequence[str], server: str) -> bool:

@@ -9,56 +9,83 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import anyio
 import anyio.to_thread
+from pydantic import JsonValue
 
-from orchestrator import output
 from orchestrator.access import DEFAULT_CALLER, known_caller
-from orchestrator.catalog import AgentsDir, load_catalog
+from orchestrator.catalog import AgentsDir, Problem
+from orchestrator.catalog.rules_file import RulesFile
+from orchestrator.containers.images.claude_binary import Progress
 from orchestrator.containers.lazy_runtime import LazyRuntime
-from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.owner import Owner
-from orchestrator.containers.runtime import Runtime
+from orchestrator.containers.runtime import EngineLookup, Runtime
 from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import File
 from orchestrator.domain.task import Task
+from orchestrator.domain.tool_lock import Brokered, ToolLock
+from orchestrator.domain.tool_server import ToolServer
+from orchestrator.engine.outside.outside_service import OutsideService
+from orchestrator.engine.outside.upstreams import BrokeredUpstreams
+from orchestrator.engine.servers.login import Pasted, log_in
+from orchestrator.engine.servers.opening import ServerDecisions, ServerOpener
+from orchestrator.engine.servers.tool_servers import ToolServers
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions.memory import Memory
 from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.spares.pool import Pool
 from orchestrator.engine.spares.shelf import PoolLimits
 from orchestrator.engine.stage import WaitingStage
-from orchestrator.engine.staging import EngineLookup, Gateway, Planner, Staging
+from orchestrator.engine.staging import Gateway, Planner, Staging
 from orchestrator.engine.tasks.lost import settle_lost
 from orchestrator.engine.tasks.retention import Retention, keep_of, kept_tidy
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.engine.workspaces.copies import Copies
-from orchestrator.errors import EngineUnreachable, ImageMissing, OperatorError
+from orchestrator.errors import (
+    AgentInvalid,
+    CallInvalid,
+    EngineUnreachable,
+    ImageMissing,
+    OperatorError,
+    ServerFailed,
+)
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.credential import credential_of
 from orchestrator.gateway.model.scripted import ScriptedModel, load_script
 from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
-from orchestrator.gateway.secrets.secret_store import SecretStore, secret_files
+from orchestrator.gateway.secrets.secret_store import SecretStore
+from orchestrator.gateway.tools.pool import CallFailed, Sharers, WantedServer
+from orchestrator.plain_yaml import shortened
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
 from orchestrator.settings import (
     Settings,
     check_declared,
     environment,
-    git_configurations,
-    moved_credentials,
     secret_environment,
 )
-from orchestrator.state import open_store, open_trust
+from orchestrator.state import mount_policy, note_decision, open_agents, open_store, open_trust
 from orchestrator.store.runs import Caps, Store
 from orchestrator.store.session_rows import SessionRows
 from orchestrator.trust import trust_command
+from orchestrator.workspace.agent_files import FilesRefused, read_agent_files
 from orchestrator.workspace.kept import CHANGES
 
 if TYPE_CHECKING:
     from orchestrator.containers.docker.engine import Engine
     from orchestrator.containers.docker.runtime import DockerRuntime
+    from orchestrator.gateway.tools.live_server import LiveServer
 
 SCRIPTED_SECRET = "a-script-plays-the-model"  # noqa: S105 it is none
 """For a secret that is not set, where a script plays the model and nothing real could use it."""
+
+TOKENS = "oauth"
+"""The folder of the state directory with the tokens of logins."""
+
+NO_IMAGE = (
+    "'{image}' is not on the engine, so a run would fail; build it on ours (images/README.md says "
+    "how), or pull it with `docker pull`"
+)
 
 NO_ENGINE = "the agent image (no engine answers)"
 NOT_BUILT = "the agent image (not built yet; `orchestrator images build`)"
@@ -82,18 +109,32 @@ async def open_orchestrator(
                 keep_of(settings.keep_days, settings.keep_mb),
                 settings.state_dir / "pruned",
             )
-            async with open_model_service(settings) as models, sessions, pool, tidied:
+            secret_store, dialer = _secret_store(settings), Dialer(environ=variables)
+            opener = ServerOpener(
+                runtime=runtime,
+                engine=runtime,
+                secret_store=secret_store,
+                dialer=dialer,
+                environ=variables,
+                audit=store.audit,
+                tokens_dir=settings.state_dir / TOKENS,
+                project=settings.project,
+                ca_certificates=_ca_certificates(variables),
+            )
+            servers = ToolServers(opener, settings.project)
+            async with open_model_service(settings) as models, sessions, pool, tidied, servers:
                 script_of = partial(_script, settings)
                 parts = Parts(
                     store=store,
                     alive=owner.alive,
                     runtime=runtime,
                     engine=runtime,
-                    gateway=Gateway(models, Dialer(environ=variables), script_of),
+                    gateway=Gateway(models, dialer, script_of),
                     copies=copies,
-                    secret_store=_secret_store(settings),
+                    secret_store=secret_store,
                     sessions=sessions,
                     pool=pool,
+                    servers=servers,
                     variables=variables,
                     ca_certificates=_ca_certificates(variables),
                 )
@@ -116,6 +157,7 @@ class Parts:
     secret_store: SecretStore
     sessions: Sessions
     pool: Pool[WaitingStage]
+    servers: ToolServers
     variables: Mapping[str, str]
     """Of the environment, that agent.md may name."""
     ca_certificates: str
@@ -124,15 +166,16 @@ class Parts:
 def compose(settings: Settings, parts: Parts) -> Service:
     """The parts, put together; nothing is opened or started here."""
     credential = credential_of(settings)
-    agents = AgentsDir(settings.agents_dir, output.check_schema)
+    agents = open_agents(settings)
     planner = Planner(
-        agents=lambda: agents.current().agents,
+        catalog=agents.current,
         check_trust=open_trust(settings).check,
         engine=parts.engine,
         environ=parts.variables,
         copies=parts.copies,
         secret_store=parts.secret_store,
         memory=_memory(settings),
+        read_files=partial(agent_files, settings),
         ca_certificates=parts.ca_certificates,
     )
     staging = Staging(
@@ -141,6 +184,7 @@ def compose(settings: Settings, parts: Parts) -> Service:
         gateway=parts.gateway,
         sessions=parts.sessions,
         pool=parts.pool,
+        servers=parts.servers,
     )
     return Service(
         agents=agents,
@@ -154,6 +198,117 @@ def compose(settings: Settings, parts: Parts) -> Service:
         project=settings.project,
         scripted=settings.scripted,
     )
+
+
+@asynccontextmanager
+async def open_servers(settings: Settings) -> AsyncIterator[tuple[ToolServers, Store]]:
+    """Servers of tools, started as they are for runs, and the record; nothing that runs agents."""
+    variables = environment()
+    with Owner(settings.state_dir) as owner, open_store(settings, owner.id) as store:
+        runtime = LazyRuntime(settings, partial(open_runtime, settings, owner))
+        opener = ServerOpener(
+            runtime=runtime,
+            engine=runtime,
+            secret_store=_secret_store(settings),
+            dialer=Dialer(environ=variables),
+            environ=variables,
+            audit=store.audit,
+            tokens_dir=settings.state_dir / TOKENS,
+            project=settings.project,
+            ca_certificates=_ca_certificates(variables),
+        )
+        try:
+            async with ToolServers(opener, settings.project) as servers:
+                yield servers, store
+        finally:
+            await runtime.aclose()
+
+
+async def log_in_to_server(
+    settings: Settings, server: ToolServer, show: Callable[[str], None], pasted: Pasted
+) -> None:
+    """Have a person log in to a server at a URL; what comes of it is kept."""
+    with open_store(settings) as store:
+        await log_in(
+            server,
+            await _secret_store(settings).resolve(server),
+            settings.state_dir / TOKENS,
+            Dialer(environ=environment()),
+            ServerDecisions(store.audit, settings.project, server.name).note,
+            show=show,
+            pasted=pasted,
+        )
+
+
+@asynccontextmanager
+async def open_server(
+    settings: Settings, server: ToolServer, lock: ToolLock | None = None
+) -> AsyncIterator[LiveServer]:
+    """One server of tools, for a person who wants to look at it."""
+    wanted = WantedServer(server, lock, Sharers("run", "looked at"))
+    async with open_servers(settings) as (servers, _), servers.pool.lease(wanted) as upstream:
+        yield upstream
+
+
+@asynccontextmanager
+async def open_outside(settings: Settings, rules: RulesFile) -> AsyncIterator[OutsideService]:
+    """What agents outside can do, by these rules."""
+    check_trust = open_trust(settings).check_outside
+    async with open_servers(settings) as (servers, store):
+        yield OutsideService(
+            rules=rules,
+            agents=open_agents(settings),
+            upstreams=BrokeredUpstreams(servers.pool, check_trust, settings.project),
+            store=store,
+            project=settings.project,
+            default_agent=settings.gateway_default_agent,
+        )
+
+
+async def look_at_server(settings: Settings, server: ToolServer) -> ToolLock:
+    """What a server offers now, as it would be pinned."""
+    async with open_server(settings, server) as upstream:
+        with anyio.fail_after(server.start_seconds):
+            found = await upstream.listed()
+    if server.url is not None:
+        return found
+    image = await anyio.to_thread.run_sync(_image_id, settings, server.image)
+    return found.model_copy(update={"image": image})
+
+
+async def call_server(
+    settings: Settings,
+    server: ToolServer,
+    lock: ToolLock | None,
+    tool: str,
+    arguments: Mapping[str, JsonValue],
+) -> dict[str, object]:
+    """Call a tool by a person's own hand, and write that down before."""
+    await note_decision(settings, "tool", f"{server.name}/{tool}", allowed=True, why="by hand")
+    async with open_server(settings, server, lock) as upstream:
+        if lock is not None and (tool in upstream.drift.changed or lock.tool(tool) is None):
+            raise CallInvalid(
+                f"{tool} is not what {server.name} was pinned with; look at it with: orchestrator "
+                f"servers diff {server.name}"
+            )
+        try:
+            with anyio.fail_after(server.call_seconds):
+                return dict(await upstream.call(tool, arguments))
+        except CallFailed as exc:
+            raise ServerFailed(f"{server.name}/{tool} failed: {exc}") from exc
+        except TimeoutError:
+            seconds = f"{server.call_seconds:g} s"
+            raise ServerFailed(f"{server.name}/{tool} did not answer within {seconds}") from None
+
+
+def _image_id(settings: Settings, image: str | None) -> str:
+    """What the image of a server stands for; "" for our own, which is rebuilt with each release."""
+    from orchestrator.containers.images.agent_image import image_id
+
+    if image is None:
+        return ""
+    with open_engine(settings) as engine:
+        return image_id(engine, image)
 
 
 @asynccontextmanager
@@ -185,6 +340,8 @@ class ShownPlan(NamedTuple):
     unset: tuple[str, ...]
     """Variables that agent.md names and that are not set: a run would fail."""
     trust: ShownTrust
+    brokered: tuple[Brokered, ...] = ()
+    """Servers outside that it uses, and what they were pinned with."""
 
 
 class ShownTrust(NamedTuple):
@@ -203,7 +360,7 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
     asks for no secret.
     """
     environ = environment()
-    agents = load_catalog(settings.agents_dir, output.check_schema)
+    agents = open_agents(settings).current()
     agent = agents.agent(agent_name)
     task = Task(
         agent=agent_name,
@@ -216,13 +373,14 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
     shown, unset = shown_variables(agent, environ)
     engine = await anyio.to_thread.run_sync(_engine_as_found, settings)
     planner = Planner(
-        agents=lambda: agents.agents,
+        catalog=lambda: agents,
         check_trust=lambda *_: None,  # whoever decides about trust wants to see the plan first
         engine=engine,
         environ=shown,
         copies=open_copies(settings),
         secret_store=_secret_store(settings),
         memory=_memory(settings),
+        read_files=partial(agent_files, settings),
         ca_certificates=_ca_certificates(environ),
     )
     prepared = await planner.prepare(agent, task, really=False)
@@ -231,22 +389,22 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
     plan = prepared.plan.model_copy(update={"container": container})
     trust = open_trust(settings)
     shown_trust = ShownTrust(
-        reaches=bool(trust.extent(agent, agents.agents, workspace).grants),
-        wants=trust.wants(agent, agents.agents, workspace),
+        reaches=bool(trust.extent(agent, agents, workspace).grants),
+        wants=trust.wants(agent, agents, workspace),
         command=trust_command(trust.agents_dir),
     )
-    return ShownPlan(plan, prepared.labels, unset, shown_trust)
+    return ShownPlan(plan, prepared.labels, unset, shown_trust, prepared.brokered)
 
 
 @dataclass(frozen=True)
 class _EngineAsFound:
-    """EngineLookup (engine/staging.py) for a plan that is only shown: nothing is built."""
+    """EngineLookup (containers/runtime.py) for a plan that is only shown: nothing is built."""
 
     address: str
     image: str
     seccomp: str | None
 
-    async def agent_image(self) -> str:
+    async def agent_image(self, progress: Progress = lambda _: None) -> str:  # noqa: ARG002 nothing is made
         return self.image
 
     async def image_id(self, image: str) -> str:  # noqa: ARG002 no spare is made of it
@@ -276,9 +434,40 @@ def _engine_as_found(settings: Settings) -> _EngineAsFound:
         return _EngineAsFound(settings.engine_candidates[0], image, profile())
 
 
+def without_image(settings: Settings, agents: AgentsDir) -> tuple[Problem, ...]:
+    """What to say of agents whose image is not on the engine; nothing if no engine answers.
+    Blocks.
+    """
+    from orchestrator.containers.images.base_image import image_exists
+
+    named = {agent.name: agent.image for agent in agents.current().agents.values() if agent.image}
+    if not named:
+        return ()
+    try:
+        with open_engine(settings) as engine:
+            there = {image: image_exists(engine, image) for image in set(named.values())}
+    except OperatorError:
+        return ()
+    return tuple(
+        agents.problem(name, ("image",), NO_IMAGE.format(image=shortened(image)))
+        for name, image in named.items()
+        if not there[image]
+    )
+
+
 def _secret_store(settings: Settings) -> SecretStore:
     stand_in = SCRIPTED_SECRET if settings.scripted else ""
     return SecretStore(settings.secrets_file, secret_environment(), stand_in=stand_in)
+
+
+def agent_files(settings: Settings, agent: AgentSpec) -> tuple[File, ...]:
+    """What an agent brings of its folder; AgentInvalid if it cannot be had. Blocks."""
+    folder = settings.agents_dir / agent.name
+    try:
+        keeps = mount_policy(settings).keeps_from_agents
+        return read_agent_files(folder, agent.files, keeps) if agent.files else ()
+    except FilesRefused as exc:
+        raise AgentInvalid(f"agent {agent.name!r} does not run: files[{exc.at}]: {exc}") from exc
 
 
 def _memory(settings: Settings) -> Memory:
@@ -358,33 +547,3 @@ def open_engine(settings: Settings) -> Iterator[Engine]:
         yield engine
     finally:
         engine.close()
-
-
-def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
-    """What containers of the engine at this address may be shown; without one, of this machine."""
-    return MountPolicy(
-        roots=settings.allowed_roots,
-        home=settings.home,
-        own=(
-            settings.agents_dir,
-            settings.cache_dir,
-            Path.cwd() / "orchestrator.yaml",
-            *((settings.claude_binary,) if settings.claude_binary else ()),
-        ),
-        hidden=(
-            settings.state_dir,
-            settings.secrets_file,
-            *((settings.tls_dir,) if settings.tls_dir else ()),
-        ),
-        secret_files=lambda: (
-            *secret_files(settings.secrets_file),
-            *moved_credentials(settings.home),
-        ),
-        git_configs=git_configurations(settings.home),
-        engine_sockets=tuple(
-            Path(socket.removeprefix("unix://"))
-            for socket in (address, *settings.engine_candidates)
-            if socket.startswith("unix://")
-        ),
-        engine_is_local=not address or address.startswith("unix://"),
-    )

@@ -3,6 +3,7 @@
 OrchestratorError
 ├── AuthorError            the agent's author acts: on agent.md, the image or the limits
 │   ├── AgentInvalid       an agent.md that says something we do not understand
+│   ├── ServerInvalid      a server.yaml or a tools.lock.json that we do not understand
 │   ├── VariableMissing    it names a variable that is not set
 │   ├── SpecRefused        a container that we will not make
 │   ├── MemoryTooSmall     it dies before it can say hello
@@ -10,6 +11,8 @@ OrchestratorError
 ├── OperatorError          the operator acts: on the orchestrator, its engine or its disk
 │   ├── AgentsDirMissing   there is no directory with agents where one should be
 │   ├── NotTrusted         an agent wants what nobody has trusted its project with
+│   ├── ServerNotPinned    nobody has read what the tools of a server are
+│   ├── ServerFailed       a server of tools cannot be started, or does not answer as one
 │   ├── EngineUnreachable  no container engine answers
 │   ├── EngineRefused      the engine answered, and it was a no
 │   │   └── EngineConflict  because of something else that it is doing; later it may be a yes
@@ -23,8 +26,19 @@ OrchestratorError
 └── CallerError            the caller acts: on what it asked for
     ├── CallInvalid        a call that means nothing, or two things; another one is needed
     ├── AgentNotFound      there is no agent of that name
+    ├── ServerNotFound     there is no server of tools of that name
     ├── CallerRefused      the agent does not allow this caller
     ├── CallerMissing      the call names no caller, and the operator wants one
+    ├── GatewayRefused     a call of an agent outside; these have the codes of their protocol
+    │   ├── DeniedByPolicy      the rules do not let this agent do that
+    │   ├── AgentIdInvalid      it says to be an agent that it may not be, or that is unknown
+    │   ├── FallbackNotInRules  the operator's default agent is unknown
+    │   ├── NoFallback          it does not say which agent it is, and nothing else does
+    │   ├── ServerUnavailable   there is no such server, or it does not answer
+    │   ├── ToolNotFound        the server has no such tool
+    │   ├── ToolChanged         the server's tool is not the one that was pinned
+    │   ├── ToolArgumentsInvalid  they do not fit the tool's schema
+    │   └── ToolTimeout         the tool has not answered in time
     ├── RunNotFound        there is no run of that id
     ├── RunRefused         what was asked of a run does not fit what it is doing
     ├── SessionRefused     a session of an agent that has none, or one that is not there
@@ -70,6 +84,10 @@ class AgentInvalid(AuthorError):
     code = "agent_invalid"
 
 
+class ServerInvalid(AuthorError):
+    code = "server_invalid"
+
+
 class VariableMissing(AuthorError):
     code = "variable_missing"
 
@@ -96,6 +114,14 @@ class AgentsDirMissing(OperatorError):
 
 class NotTrusted(OperatorError):
     code = "not_trusted"
+
+
+class ServerNotPinned(OperatorError):
+    code = "server_not_pinned"
+
+
+class ServerFailed(OperatorError):
+    code = "server_failed"
 
 
 class EngineUnreachable(OperatorError):
@@ -148,12 +174,60 @@ class AgentNotFound(CallerError):
     code = "agent_not_found"
 
 
+class ServerNotFound(CallerError):
+    code = "server_not_found"
+
+
 class CallerRefused(CallerError):
     code = "caller_refused"
 
 
 class CallerMissing(CallerError):
     code = "caller_missing"
+
+
+class GatewayRefused(CallerError):
+    """Its codes are those of agent-mcp-gateway, which programs know."""
+
+    def __init__(self, message: str, *, rule: str = "") -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+class DeniedByPolicy(GatewayRefused):
+    code = "DENIED_BY_POLICY"
+
+
+class AgentIdInvalid(GatewayRefused):
+    code = "INVALID_AGENT_ID"
+
+
+class FallbackNotInRules(GatewayRefused):
+    code = "FALLBACK_AGENT_NOT_IN_RULES"
+
+
+class NoFallback(GatewayRefused):
+    code = "NO_FALLBACK_CONFIGURED"
+
+
+class ServerUnavailable(GatewayRefused):
+    code = "SERVER_UNAVAILABLE"
+
+
+class ToolNotFound(GatewayRefused):
+    code = "TOOL_NOT_FOUND"
+
+
+class ToolChanged(GatewayRefused):
+    code = "TOOL_CHANGED"
+
+
+class ToolArgumentsInvalid(GatewayRefused):
+    code = "ARGUMENTS_INVALID"
+
+
+class ToolTimeout(GatewayRefused):
+    code = "TIMEOUT"
 
 
 class RunNotFound(CallerError):

@@ -63,15 +63,21 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]|\r(?!\n
 
 
 def fenced(answer: object, agent: str, run_id: str) -> str:
-    """An answer for another model to read. The agent cannot end the fence, and so not speak as
-    another agent or as us: the key is a digest of the answer, which no answer can hold. The same
-    answer has the same text, however often a client asks for it.
-    """
+    """An answer of an agent's for another model to read."""
     text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    return fence(text, "answer", key=run_id, agent=agent, run_id=run_id)
+
+
+def fence(text: str, what: str, *, key: str = "", **whose: str) -> str:
+    """A stranger's words for a model to read. The stranger cannot end the fence, and so not speak
+    as another or as us: its name is a digest of the words, which no words can hold. The same words
+    have the same text, however often a client asks for them.
+    """
     text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
-    digest = hashlib.sha256(f"{run_id} {text}".encode("utf-8", "replace")).hexdigest()
-    fence = f"answer-{digest[:24]}"
-    return f"<{fence} agent={json.dumps(agent)} run_id={json.dumps(run_id)}>\n{text}\n</{fence}>"
+    digest = hashlib.sha256(f"{key} {text}".encode("utf-8", "replace")).hexdigest()
+    name = f"{what}-{digest[:24]}"
+    told = "".join(f" {field}={json.dumps(value)}" for field, value in whose.items())
+    return f"<{name}{told}>\n{text}\n</{name}>"
 
 
 class Answer(Frozen):
@@ -82,17 +88,17 @@ class Answer(Frozen):
     """Empty when the value is as it should be."""
 
 
-def check_schema(schema: Mapping[str, object]) -> str | None:
-    """What is wrong with a JSON Schema itself, or None."""
+def check_schema(schema: Mapping[str, object]) -> tuple[tuple[str | int, ...], str] | None:
+    """Where in a JSON Schema something is wrong, and what; None if nothing is."""
     from jsonschema import SchemaError
     from jsonschema.validators import validator_for
 
     try:
         validator_for(dict(schema), default=_latest()).check_schema(dict(schema))
     except SchemaError as exc:
-        where = "/".join(str(part) for part in exc.absolute_path)
-        return f"{where}: {exc.message}" if where else exc.message
-    return _dangling(dict(schema))
+        return tuple(exc.absolute_path), exc.message
+    dangling = _dangling(dict(schema))
+    return None if dangling is None else ((), dangling)
 
 
 def may_be_slow(text: str, schema: Mapping[str, object] | None) -> bool:
@@ -107,12 +113,37 @@ def read_answer(text: str, schema: Mapping[str, object] | None) -> Answer:
     first: Answer | None = None
     for value in _json_values(text):
         problem = _unfit(value)
-        errors = (problem,) if problem else () if schema is None else _violations(value, schema)
+        errors = (problem,) if problem else () if schema is None else violations(value, schema)
         if not errors:
             return Answer(value=value)
         # An unfit value is not handed on: the store or the client's JSON reader would fail on it.
         first = first or Answer(value=None if problem else value, errors=errors)
     return first or Answer(errors=("the answer is not JSON",))
+
+
+def violations(value: Any, schema: Mapping[str, object]) -> tuple[str, ...]:
+    """How a value breaks a schema, in sentences; none if it does not."""
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    registry: Registry[Any] = Registry()  # empty: a $ref is never fetched from anywhere
+    kind = validator_for(dict(schema), default=_latest())
+    validator = kind(dict(schema), registry=registry)
+    try:
+        found = sorted(islice(validator.iter_errors(value), MAX_FOUND), key=_place)
+    except Unresolvable as exc:
+        return (f"the schema refers to something that is not in it: {exc}",)
+    except RecursionError:
+        return ("the answer is nested too deep to be compared with its schema; make it flatter",)
+    errors = []
+    for error in found[:MAX_ERRORS]:
+        where = "/" + "/".join(str(part) for part in error.absolute_path)
+        errors.append(f"{where}: {_short(error.message)}")
+    if len(found) > MAX_ERRORS:
+        many = len(found) == MAX_FOUND
+        errors.append("and many more" if many else f"and {len(found) - MAX_ERRORS} more")
+    return tuple(errors)
 
 
 def feedback(errors: tuple[str, ...], schema: Mapping[str, object] | None) -> str:
@@ -253,30 +284,6 @@ def _references(value: object) -> Iterator[str]:
                 found.append(part["$ref"])
             waiting += [item for key, item in part.items() if key not in NO_SCHEMA]
     yield from found
-
-
-def _violations(value: Any, schema: Mapping[str, object]) -> tuple[str, ...]:
-    from jsonschema.validators import validator_for
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
-    registry: Registry[Any] = Registry()  # empty: a $ref is never fetched from anywhere
-    kind = validator_for(dict(schema), default=_latest())
-    validator = kind(dict(schema), registry=registry)
-    try:
-        found = sorted(islice(validator.iter_errors(value), MAX_FOUND), key=_place)
-    except Unresolvable as exc:
-        return (f"the schema refers to something that is not in it: {exc}",)
-    except RecursionError:
-        return ("the answer is nested too deep to be compared with its schema; make it flatter",)
-    errors = []
-    for error in found[:MAX_ERRORS]:
-        where = "/" + "/".join(str(part) for part in error.absolute_path)
-        errors.append(f"{where}: {_short(error.message)}")
-    if len(found) > MAX_ERRORS:
-        many = len(found) == MAX_FOUND
-        errors.append("and many more" if many else f"and {len(found) - MAX_ERRORS} more")
-    return tuple(errors)
 
 
 def _place(error: ValidationError) -> list[str]:

@@ -70,8 +70,12 @@ def load_yaml(data: bytes) -> object:
     return document.value
 
 
-def read_yaml(text: str, first_line: int = 1) -> YamlDocument:
-    """The value that a text describes, the lines of its parts, and all that is wrong with it."""
+def read_yaml(text: str, first_line: int = 1, *, last_wins: bool = False) -> YamlDocument:
+    """The value that a text describes, the lines of its parts, and all that is wrong with it.
+
+    Of a key given twice the first value is taken, or with `last_wins` the last; it is a problem
+    (`key_twice`) in either case.
+    """
     loader: _PlainLoader | None = None
     try:
         loader = _PlainLoader(text)
@@ -85,9 +89,9 @@ def read_yaml(text: str, first_line: int = 1) -> YamlDocument:
         line, said = mark.line if mark else 0, _not_yaml(exc)
     except (ValueError, OverflowError):  # "\UFFFFFFFF": the library asks for that character
         line = loader.get_mark().line if loader else 0
-        said = "is not YAML: there is no such character"
+        said = "is not valid YAML: there is no such character"
     else:
-        values = _Values(first_line)
+        values = _Values(first_line, last_wins=last_wins)
         value = None if node is None else values.of(node, ())
         return YamlDocument(value, values.lines, tuple(values.problems))
     finally:
@@ -155,7 +159,7 @@ _HINTS = (
 def _not_yaml(exc: yaml.MarkedYAMLError) -> str:
     said = "; ".join(part for part in (exc.context, exc.problem) if part)
     hint = next((hint for sign, hint in _HINTS if sign in said), None)
-    return f"is not YAML that we read: {said}" + (f" ({hint})" if hint else "")
+    return f"is not valid YAML: {said}" + (f" ({hint})" if hint else "")
 
 
 _NULL = {"", "~", "null", "Null", "NULL"}
@@ -175,10 +179,11 @@ _NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 class _Values:
     """Nodes -> values, with the line of each and what is wrong with them."""
 
-    def __init__(self, first_line: int) -> None:
+    def __init__(self, first_line: int, *, last_wins: bool) -> None:
         self.lines: dict[Loc, int] = {}
         self.problems: list[YamlProblem] = []
         self._first = first_line
+        self._last_wins = last_wins
 
     def of(self, node: yaml.Node, loc: Loc) -> object:
         self.lines.setdefault(loc, self._line(node))
@@ -201,7 +206,8 @@ class _Values:
             if key in seen:
                 message = f"is given twice, first on line {seen[key]}; remove one of them"
                 self.problems.append(YamlProblem((*loc, key), line, message, key_twice=True))
-                continue
+                if not self._last_wins:
+                    continue
             seen[key] = line
             self.lines[(*loc, key)] = line
             yield key, self.of(value_node, (*loc, key))

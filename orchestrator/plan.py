@@ -1,21 +1,27 @@
-"""AgentSpec + Task -> ContainerSpec + Launch. Pure: the same input gives the same plan."""
+"""AgentSpec + Task -> ContainerSpec + Launch; and the same of a ToolServer. Pure: the same input
+gives the same plan.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator import output, surroundings
 from orchestrator.domain import Frozen
-from orchestrator.domain.agent import AgentSpec, McpServer
+from orchestrator.domain.agent import EDITING_TOOLS, AgentSpec, McpServer
 from orchestrator.domain.container import (
+    AGENT_FILES,
     HOME,
+    MIB,
     MODEL_URL,
     PARENT_URL,
+    TOOLS_URL,
     WORKSPACE,
     Bind,
     ContainerSpec,
     Cover,
+    File,
     Launch,
     Limits,
     Mount,
@@ -24,9 +30,12 @@ from orchestrator.domain.container import (
     Volume,
 )
 from orchestrator.domain.task import Task
+from orchestrator.domain.tool_lock import Brokered, definition_tokens
+from orchestrator.domain.tool_server import ToolServer
 from orchestrator.domain.variables import expand, needed, variables
 from orchestrator.errors import MountRefused
 from orchestrator.runners.claude import launch as claude_launch
+from orchestrator.tool_rules import offered
 from orchestrator.workspace.transfer import COLLECT_SECONDS
 
 OUTLIVE_SECONDS = 60.0
@@ -46,7 +55,18 @@ STAND_IN_CONVERSATION = "00000000-0000-0000-0000-000000000000"
 
 STAND_IN_RUN = "<the run's id>"
 
+PAGE_BYTES = 4096
+"""What a file of memory-backed space takes up at least."""
+
 TMP = "/tmp"  # noqa: S108 inside the container
+
+DEFERRED_TOOLS = 20
+DEFERRED_TOKENS = 2500
+"""Of servers outside, above which the model is only told what tools there are called, and looks up
+those that it wants: a hundred of them are 65 kB in each request, and 7.5 kB so."""
+
+SERVER_FOLDER = f"{HOME}/server"
+"""Where a server with files of its own starts."""
 
 
 class Place(Frozen):
@@ -68,6 +88,8 @@ class Place(Frozen):
     """Certificates that this machine trusts besides the usual ones, as PEM text."""
     seccomp: str | None = None
     """The strict profile; None where the engine takes none of ours."""
+    agent_files: tuple[File, ...] = ()
+    """Of the agent's folder, as agent.md names them."""
 
 
 class Plan(Frozen):
@@ -79,6 +101,8 @@ class Plan(Frozen):
     launch: Launch
     timeout_seconds: float
     first_message: str
+    agent_files: tuple[File, ...] = ()
+    """To be in the container before the launch; root's, so that the agent only reads them."""
 
     @property
     def copied_workspace(self) -> Path | None:
@@ -99,14 +123,16 @@ def plan(
     token: str,
     exposed: Mapping[str, str] | None = None,
     *,
+    brokered: Sequence[Brokered] = (),
     memory: str = "",
     conversation: str = "",
     resume: bool = False,
 ) -> Plan:
     """What to make and what to run in it. MountRefused if the workspace cannot be as asked.
 
-    `exposed` are the secrets that agent.md lets into the container, by their names; `memory` is
-    what the agent is told of earlier days, `conversation` the one to begin or to take up again.
+    `exposed` are the secrets that agent.md lets into the container, by their names; `brokered` are
+    the servers outside that it uses; `memory` is what the agent is told of earlier days,
+    `conversation` the one to begin or to take up again.
     """
     timeout = min(agent.timeout_ms / 1000, task.timeout_seconds or float("inf"))
     values = exposed or {}
@@ -118,6 +144,8 @@ def plan(
         token=token,
         env=env,
         mcp_servers=[_expanded(server, environ) for server in agent.mcp_servers],
+        tool_urls={use.use: f"{TOOLS_URL}/{use.use}" for use in agent.server_uses},
+        defer_tools=are_deferred(brokered),
         cwd=WORKSPACE,
         session_id=conversation if conversation and not resume else None,
         resume=conversation if resume else None,
@@ -127,6 +155,7 @@ def plan(
         approvals=bool(agent.ask_rules),
         surroundings=surroundings.variables(agent, place.ca_certificates),
         files=surroundings.files(agent, place.ca_certificates),
+        more_folders=(AGENT_FILES,) if agent.files else (),
     )
     resources = agent.resources
     container = ContainerSpec(
@@ -136,7 +165,8 @@ def plan(
         tmpfs=tuple(
             Tmpfs(target=target, size_bytes=resources.scratch_bytes)
             for target in (TMP, *(() if agent.session.keep else (HOME,)))
-        ),
+        )
+        + _files_tmpfs(place.agent_files),
         limits=Limits(
             memory_bytes=resources.memory_bytes,
             cpus=resources.cpus,
@@ -155,7 +185,81 @@ def plan(
         launch=launch,
         timeout_seconds=timeout,
         first_message=task.message,
+        agent_files=place.agent_files,
     )
+
+
+def doubts(agent: AgentSpec, task: Task) -> tuple[str, ...]:
+    """What of a task is probably not meant, though it can be run."""
+    said = []
+    own = agent.timeout_ms / 1000
+    if task.timeout_seconds is not None and task.timeout_seconds > own and task.depth == 0:
+        said.append(
+            f"{task.timeout_seconds:g} s were asked for, and the agent's own timeout counts, which "
+            f"is {own:g} s; raise timeout_ms in its agent.md"
+        )
+    tools = {rule.partition("(")[0] for rule in agent.permissions.allow}
+    edits = agent.workspace.mode in ("copy", "rw") and bool(tools & EDITING_TOOLS)
+    if edits and task.workspace is None and not agent.session.keep:
+        said.append(
+            "no workspace was named: the agent works in an empty folder, and what it writes there "
+            "goes with its container; name a directory with --workspace, or as `workspace` of the "
+            "tool"
+        )
+    return tuple(said)
+
+
+class ServerPlan(Frozen):
+    """Exactly what a server of tools could touch."""
+
+    container: ContainerSpec
+    launch: Launch
+
+
+def plan_server(
+    server: ToolServer, place: Place, environ: Mapping[str, str], values: Mapping[str, str]
+) -> ServerPlan:
+    """What to make for a server, and what to run in it; `values` are its secrets, by their names.
+
+    As locked as an agent's container, and with less in it: no workspace, no model, no caller.
+    """
+    resources = server.resources
+    container = ContainerSpec(
+        image=server.image or place.image,
+        tmpfs=tuple(
+            Tmpfs(target=target, size_bytes=resources.scratch_mb * MIB) for target in (TMP, HOME)
+        ),
+        limits=Limits(
+            memory_bytes=resources.memory_mb * MIB,
+            cpus=resources.cpus,
+            pids=resources.pids,
+            open_files=resources.open_files,
+            shm_bytes=resources.shm_bytes,
+        ),
+        oci_runtime=server.runtime,
+        seccomp=place.seccomp if server.seccomp == "strict" else None,
+        lifetime_seconds=KEPT_SECONDS,
+    )
+    own = {"PATH": claude_launch.AGENT_PATH, "HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": TMP}
+    env = {key: expand(value, environ) for key, value in server.env.items()}
+    env |= {s.variable_name: values[s.name] for s in server.secrets if s.expose == "env"}
+    files = tuple(
+        File(path=f"{SERVER_FOLDER}/{file.name}", content=file.text.encode(), mode=0o500)
+        for file in server.files
+    )
+    launch = Launch(
+        argv=tuple(expand(word, environ) for word in server.command),
+        env={**own, **surroundings.variables(server, place.ca_certificates), **env},
+        cwd=SERVER_FOLDER if files else HOME,
+        files=(*surroundings.files(server, place.ca_certificates), *files),
+    )
+    return ServerPlan(container=container, launch=launch)
+
+
+def are_deferred(brokered: Sequence[Brokered]) -> bool:
+    """Whether tools of servers outside are so many that a model looks them up."""
+    tools = [tool for each in brokered for tool in offered(each.use, each.lock)]
+    return len(tools) > DEFERRED_TOOLS or sum(map(definition_tokens, tools)) > DEFERRED_TOKENS
 
 
 def variables_inside(agent: AgentSpec) -> tuple[tuple[str, str], ...]:
@@ -175,6 +279,15 @@ def shown_variables(
     shown = {name: f"<{name}>" if environ[name] else "" for name in used if name in environ}
     shown |= {name: f"<{name}, which is not set>" for name in unset}
     return shown, tuple(sorted(unset))
+
+
+def _files_tmpfs(files: tuple[File, ...]) -> tuple[Tmpfs, ...]:
+    """Room for the agent's files. Whole pages, and some for their directories."""
+    if not files:
+        return ()
+    pages = sum(-(-len(file.content) // PAGE_BYTES) + 2 for file in files)
+    size = -(-pages * PAGE_BYTES // MIB) * MIB + MIB
+    return (Tmpfs(target=AGENT_FILES, size_bytes=size, writable=False),)
 
 
 def _lifetime(agent: AgentSpec, timeout: float) -> float:

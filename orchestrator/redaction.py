@@ -14,7 +14,7 @@ import base64
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 MIN_SECRET = 8
@@ -140,6 +140,17 @@ class Way:
         return "Way(a secret)"
 
 
+def clean_json(value: object, clean: Callable[[str], str]) -> object:
+    """A JSON value with all its texts cleaned, keys included."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(str(key)): clean_json(item, clean) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean_json(item, clean) for item in value]
+    return value
+
+
 class Redactor:
     """Knows some secrets, and finds them however they are written."""
 
@@ -189,21 +200,35 @@ class Redactor:
     def __repr__(self) -> str:
         return f"Redactor({len(self._secrets)} secrets)"
 
+    def sure(self, data: bytes) -> int:
+        """How much of data that goes on is decided: it ends neither in what may begin a secret, nor
+        in one that may overlap with the next.
+        """
+        limit = self._decided(data)
+        return next((start for start, end in self._found(data) if start < limit < end), limit)
+
     # Called by the stream
 
-    def masked(self, data: bytes, mask: bytes, *, last: bool) -> tuple[bytes, bytes]:
-        """What is decided of the data, masked; and the rest, which may begin a secret."""
-        limit = len(data)
-        if not last and self._ways:
-            limit = min(self._undecided(data), self._undecided_loose(data))
-        clean, at = [], 0
+    def masked(
+        self, data: bytes, mask: bytes, *, last: bool, known: int = 0
+    ) -> tuple[bytes, bytes, int]:
+        """What is decided of the data, masked; the rest, which may begin a secret; and how much of
+        that is secret in any case, since it ends another one. `known` is that of the rest before.
+        """
+        limit = len(data) if last else self._decided(data)
+        clean, at = [mask * min(known, limit)], known
         for start, end in self._found(data):
             if start >= limit:
                 break
-            clean += [data[at:start], mask * (end - start)]
-            at = end
-        limit = max(limit, at)
-        return b"".join((*clean, data[at:limit])), data[limit:]
+            clean += [data[at:start], mask * (min(end, limit) - max(start, at))]
+            at = max(at, end)
+        return b"".join((*clean, data[at:limit])), data[limit:], max(0, at - limit)
+
+    def _decided(self, data: bytes) -> int:
+        """Up to where no secret can begin whose end is still to come."""
+        if not self._ways:
+            return len(data)
+        return min(self._undecided(data), self._undecided_loose(data))
 
     def _undecided(self, data: bytes) -> int:
         """From where on the data may be the beginning of a secret whose end is still to come."""
@@ -312,8 +337,10 @@ class _Undone:
         """What secrets are found by, as far as it is there."""
 
     def has_hidden(self, text: bytes) -> bool:
-        """Whether it is there more often than in the data as it came."""
-        return text in self.text and self.text.count(text) > self.data.count(text)
+        """Whether it may be there otherwise than in the data as it came. How often it is in either
+        tells nothing: an escape before it may swallow the beginning of one that stands there.
+        """
+        return len(self.text) != len(self.data) and text in self.text
 
     @cached_property
     def _places(self) -> tuple[list[int], list[int], list[bool]]:
@@ -416,15 +443,21 @@ class StreamRedactor:
         self._redactor = redactor
         self._mask = mask
         self._held = b""
+        self._known = 0
+        """So many of the first bytes that are held are the end of a secret."""
 
     def feed(self, data: bytes) -> bytes:
         """What may be shown by now; the rest, if it may begin a secret, with what comes next."""
-        clean, self._held = self._redactor.masked(self._held + data, self._mask, last=False)
-        return clean
+        return self._clean(self._held + data, last=False)
 
     def finish(self) -> bytes:
         """What was still held back: nothing more comes."""
-        clean, self._held = self._redactor.masked(self._held, self._mask, last=True)
+        return self._clean(self._held, last=True)
+
+    def _clean(self, data: bytes, *, last: bool) -> bytes:
+        clean, self._held, self._known = self._redactor.masked(
+            data, self._mask, last=last, known=self._known
+        )
         return clean
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.words import requirement
 from orchestrator.errors import OperatorError
 
 ANTHROPIC_BASE_URL = "https://api.anthropic.com"
@@ -38,6 +39,9 @@ SETTINGS_BYTES = 1024 * 1024
 
 RESERVED_CALLERS = ("operator", "unknown", "agent")
 """Who else is named in the audit."""
+
+FOLDERS_OF_OTHERS = (".claude", ".github", ".copilot", ".openhands", ".agents")
+"""Where other programs keep their agents/ in a project."""
 
 MOST = 999_999_999
 """What a number may be at most: more than any of them can use."""
@@ -104,6 +108,12 @@ class Settings(Frozen):
     """ORCHESTRATOR_WINDOW_SECONDS: how long one MCP call may last; None follows its client."""
     compatibility: bool = False
     """ORCHESTRATOR_COMPATIBILITY: offer the tool names of older subagent servers too."""
+    gateway_rules: Path | None = None
+    """GATEWAY_RULES: what agents outside may call; None looks in the usual places."""
+    gateway_default_agent: str = ""
+    """GATEWAY_DEFAULT_AGENT: which of these agents calls without an agent_id."""
+    gateway_debug: bool = False
+    """GATEWAY_DEBUG: offer agents outside the tool get_gateway_status."""
     anthropic_api_key: SecretStr | None = None
     """ANTHROPIC_API_KEY. The model credentials stay in this process; no container sees them."""
     anthropic_auth_token: SecretStr | None = None
@@ -125,14 +135,21 @@ class Settings(Frozen):
         return tuple(dict.fromkeys(("main", "default", *self.callers, *self.http_tokens)))
 
     @property
-    def project(self) -> str:
+    def project_dir(self) -> Path:
         """The real path of the directory that agents/ is in, or of an agents directory of another
         name: whose runs these are.
         """
         agents = self.agents_dir.absolute()
         # A folder of another name is a project by itself: beside it may be somebody else's agents.
-        path = (agents.parent if agents.name == "agents" else agents).resolve()
-        return os.fsencode(path).decode(errors="backslashreplace")  # fit for the store and JSON
+        path = agents.parent if agents.name == "agents" else agents
+        if agents.name == "agents" and path.name in FOLDERS_OF_OTHERS:  # .claude/agents
+            path = path.parent
+        return path.resolve()
+
+    @property
+    def project(self) -> str:
+        """The same, fit for the store and JSON."""
+        return os.fsencode(self.project_dir).decode(errors="backslashreplace")
 
 
 Writer = Literal["project", "user", "environment"]
@@ -197,6 +214,11 @@ def read_settings_with_origins(
     return settings, origins
 
 
+def user_file() -> Path:
+    """The user's own settings, whether or not they are there."""
+    return _config_dir(os.environ) / USER_FILE
+
+
 def _is_looser(name: str, value: object, values: Mapping[str, object]) -> bool:
     """Whether a project's file would let more pass than the user does: it may only let less."""
     usual = values.get(name, Settings.model_fields[name].default)
@@ -255,7 +277,7 @@ def _from_text(name: str, source: Source, text: str) -> object:
         read = _kind(name).validate_python(source.parts(text))
     except ValidationError as exc:
         error = exc.errors(include_url=False)[0]
-        said = error["msg"].replace("Input should be", "is not").partition(", unable")[0]
+        said = requirement(error["type"], error["msg"])
         said = "is neither 1 nor 0" if error["type"] == "bool_parsing" else said
         raise OperatorError(f"{source.variable}={text[:60]} {said}; correct or unset it") from exc
     return _placed(read, Path())
@@ -325,8 +347,9 @@ def _written(path: Path, writer: Writer, name: str, value: object) -> object:
         # As JSON: there a text can be a path and a list a tuple, but "8" is no number.
         read = _kind(name).validate_json(json.dumps(value), strict=True)
     except ValidationError as exc:
-        message = exc.errors(include_url=False)[0]["msg"]
-        raise OperatorError(f"{path}: {name}: found {str(value)[:60]!r}; {message}") from exc
+        error = exc.errors(include_url=False)[0]
+        must = requirement(error["type"], error["msg"])
+        raise OperatorError(f"{path}: {name}: found {str(value)[:60]!r}; it {must}") from exc
     placed = _placed(read, path.parent)
     if name == "agents_dir" and writer == "project" and not _is_below(placed, path.parent):
         raise OperatorError(
@@ -390,6 +413,9 @@ _VARIABLES = {
     "anthropic_auth_token": "ANTHROPIC_AUTH_TOKEN",
     "claude_code_oauth_token": "CLAUDE_CODE_OAUTH_TOKEN",
     "anthropic_base_url": "ANTHROPIC_BASE_URL",
+    "gateway_rules": "GATEWAY_RULES",
+    "gateway_default_agent": "GATEWAY_DEFAULT_AGENT",
+    "gateway_debug": "GATEWAY_DEBUG",
 }
 """Those that other programs read too; every other one is ORCHESTRATOR_ and the field's name."""
 
@@ -411,11 +437,12 @@ _USER = frozenset(
     (
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
         *("agent_image", "base_image", "claude_binary", "trusted", "keep_days", "keep_mb"),
+        *("gateway_rules", "gateway_default_agent", "gateway_debug"),
     )
 )
 """What decides over this machine: files that are written and removed, what may be shown to a
-container, what plays the model, who may call, what runs as PID 1, whose agents are trusted, and
-how long the runs of all projects are kept."""
+container, what plays the model, who may call and what, what runs as PID 1, whose agents are
+trusted, and how long the runs of all projects are kept."""
 
 SOURCES = {
     name: Source(
@@ -428,6 +455,13 @@ SOURCES = {
     if name != "home"
 }
 """Every setting that an operator can make, by the name of its field."""
+
+OWN_VARIABLES = (
+    *dict.fromkeys(source.variable for source in SOURCES.values()),
+    *("DOCKER_TLS_VERIFY", "DOCKER_CONTEXT", "DOCKER_CONFIG"),
+    *("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"),
+)
+"""What a process that is to be the orchestrator has to be given of a person's environment."""
 
 _ONLY_LOWER = frozenset(("max_runs", "max_runs_per_agent", "max_spares", "max_spares_mb"))
 """What a project's file may lower, and not raise: all projects of the user share these."""

@@ -5,21 +5,29 @@ Apart from app.py, which loads all that runs agents: `orchestrator runs` need no
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator.containers.owner import Owner, check_state_dir
+from orchestrator.containers.mounts import MountPolicy
+from orchestrator.containers.owner import Owner, check_state_dir, make_state_dir
 from orchestrator.domain.audit import AuditAct, AuditEntry
 from orchestrator.engine.project_trust import ProjectTrust
 from orchestrator.engine.tasks.news import News
 from orchestrator.engine.tasks.task_book import TaskBook
 from orchestrator.errors import OperatorError
-from orchestrator.settings import Settings
+from orchestrator.settings import Settings, git_configurations, moved_credentials
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionKey, SessionRow, SessionRows
 from orchestrator.store.trust_book import TrustBook
 from orchestrator.workspace.kept import CHANGES, Kept
+
+if TYPE_CHECKING:
+    from orchestrator.catalog import AgentsDir
+    from orchestrator.catalog.rules_file import RulesFile
 
 
 @contextmanager
@@ -33,8 +41,34 @@ def open_store(settings: Settings, owner: str = "") -> Iterator[Store]:
         store.close()
 
 
+def check_state(settings: Settings) -> None:
+    """OperatorError if the record of runs cannot be used, before anything depends on it. Blocks."""
+    make_state_dir(settings.state_dir)
+    with open_store(settings):
+        pass
+
+
+def open_agents(settings: Settings) -> AgentsDir:
+    """The agents that the settings name, and all that there is to say of them."""
+    from orchestrator.catalog import AgentsDir
+    from orchestrator.checker.agent import AgentChecker
+    from orchestrator.output import check_schema
+
+    checker = AgentChecker(
+        known_callers=settings.known_callers,
+        callers_declared=bool(settings.callers),
+        agents_dir=settings.agents_dir,
+        keeps_from_agents=mount_policy(settings).keeps_from_agents,
+        own_image=not settings.agent_image,
+    )
+    return AgentsDir(settings.agents_dir, check_schema, checker)
+
+
 def open_trust(settings: Settings) -> ProjectTrust:
     """The trust in the agents that the settings name."""
+    from orchestrator.catalog.folder import is_inside
+    from orchestrator.catalog.rules_file import find_rules, read_rules
+
     check_state_dir(settings.state_dir)
     for folder in settings.trusted:
         if not folder.is_absolute():
@@ -43,7 +77,22 @@ def open_trust(settings: Settings) -> ProjectTrust:
                 "are, a stranger's too; write it out, from / on"
             )
     book = TrustBook(settings.state_dir / "trust")
-    return ProjectTrust(book, settings.agents_dir, settings.trusted)
+    try:
+        path = find_rules(settings.gateway_rules, settings.project_dir, settings.home)
+    except OperatorError:
+        return ProjectTrust(book, settings.agents_dir, settings.trusted)
+    own = path.is_relative_to(settings.project_dir) or is_inside(path, settings.project_dir)
+    rules = partial(read_rules, path)
+    return ProjectTrust(book, settings.agents_dir, settings.trusted, rules, rules_are_own=own)
+
+
+def open_rules(settings: Settings, tell: Callable[[str], None]) -> RulesFile:
+    """The rules for agents outside; OperatorError if there are none, or what is wrong with them."""
+    from orchestrator.catalog.rules_file import RulesFile, find_rules
+
+    agents = open_agents(settings)
+    path = find_rules(settings.gateway_rules, settings.project_dir, settings.home)
+    return RulesFile(path, lambda: agents.current().servers, tell)
 
 
 @asynccontextmanager
@@ -94,3 +143,36 @@ async def note_decision(
     )
     with open_store(settings) as store:
         await store.audit.note(entry)
+
+
+def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
+    """What containers of the engine at this address may be shown; without one, of this machine."""
+    from orchestrator.gateway.secrets.secret_store import secret_files
+
+    return MountPolicy(
+        roots=settings.allowed_roots,
+        home=settings.home,
+        own=(
+            settings.agents_dir,
+            settings.cache_dir,
+            Path.cwd() / "orchestrator.yaml",
+            *((settings.claude_binary,) if settings.claude_binary else ()),
+            *((settings.gateway_rules,) if settings.gateway_rules else ()),
+        ),
+        hidden=(
+            settings.state_dir,
+            settings.secrets_file,
+            *((settings.tls_dir,) if settings.tls_dir else ()),
+        ),
+        secret_files=lambda: (
+            *secret_files(settings.secrets_file),
+            *moved_credentials(settings.home),
+        ),
+        git_configs=git_configurations(settings.home),
+        engine_sockets=tuple(
+            Path(socket.removeprefix("unix://"))
+            for socket in (address, *settings.engine_candidates)
+            if socket.startswith("unix://")
+        ),
+        engine_is_local=not address or address.startswith("unix://"),
+    )

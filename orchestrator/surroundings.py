@@ -7,7 +7,8 @@ what it can reach, since all that curl says of a refusal is "CONNECT tunnel fail
 from __future__ import annotations
 
 from orchestrator.domain.agent import AgentSpec, Network, Secret
-from orchestrator.domain.container import EGRESS_URL, HOME, ROUTES_URL, File
+from orchestrator.domain.container import AGENT_FILES, EGRESS_URL, HOME, ROUTES_URL, File
+from orchestrator.domain.tool_server import ToolServer
 
 CA_FILE = f"{HOME}/.orchestrator/ca.pem"
 
@@ -20,7 +21,7 @@ CA_VARIABLES = (
 NO_PROXY = "127.0.0.1,localhost,::1"
 
 
-def variables(agent: AgentSpec, ca_certificates: str = "") -> dict[str, str]:
+def variables(agent: AgentSpec | ToolServer, ca_certificates: str = "") -> dict[str, str]:
     """Variables that lead programs inside to the gateway."""
     found = dict(git_config(agent.secrets))
     if agent.network.mode == "none":
@@ -33,7 +34,7 @@ def variables(agent: AgentSpec, ca_certificates: str = "") -> dict[str, str]:
     return found
 
 
-def files(agent: AgentSpec, ca_certificates: str = "") -> tuple[File, ...]:
+def files(agent: AgentSpec | ToolServer, ca_certificates: str = "") -> tuple[File, ...]:
     """The certificates that this machine trusts besides the usual ones."""
     if agent.network.mode == "none" or not ca_certificates:
         return ()
@@ -53,7 +54,14 @@ def git_config(secrets: tuple[Secret, ...]) -> dict[str, str]:
 
 def briefing(agent: AgentSpec) -> str:
     """What the agent is told, after its prompt; "" if there is nothing that it can reach."""
-    return "\n\n".join(filter(None, (_network(agent.network), _routes(agent.secrets))))
+    parts = (_files(agent.files), _network(agent.network), _routes(agent.secrets))
+    return "\n\n".join(filter(None, parts))
+
+
+def _files(names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    return f"Files: {AGENT_FILES} holds files that come with you, to read only: {', '.join(names)}."
 
 
 def _network(network: Network) -> str:

@@ -11,11 +11,15 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import AgentSpec, Secret
+from orchestrator.domain.outside import OutsideRules
+from orchestrator.domain.tool_server import OAuth, ToolServer
+from orchestrator.domain.tool_use import ServerUse
 from orchestrator.domain.variables import variables
+from orchestrator.outside_access import tool_patterns
 
 EVERY_HOST = "every public host"
 
@@ -37,6 +41,8 @@ GrantKind = Literal[
     "runtime",
     "system calls",
     "workspace",
+    "server",
+    "tools",
 ]
 
 LEADS_OUT = frozenset(("network", "private", "secret"))
@@ -51,7 +57,8 @@ class Grant(Frozen):
     kind: GrantKind
     what: str
     through: str = ""
-    """The agent that has it, if that is one which this agent may run."""
+    """Who has it, if that is not the agent itself: an agent that it may run, or a server of tools
+    that it uses."""
 
     def __str__(self) -> str:
         """A line for a person; what an author has written cannot say anything in it."""
@@ -61,12 +68,38 @@ class Grant(Frozen):
         return f"{self.kind}: {what}" + (f" (through {self.through})" if self.through else "")
 
 
+Hold = Literal["auto", "ask", "ask a person", "deny"]
+"""What holds a tool back, the weakest first."""
+
+HOLDS: tuple[Hold, ...] = get_args(Hold)
+
+NO_LONGER: dict[Hold, str] = {
+    "ask": "asked about",
+    "ask a person": "left to a person",
+    "deny": "denied",
+}
+
+
+class ToolRule(Frozen):
+    """What an agent.md says of a tool, or of some of its calls."""
+
+    rule: str
+    hold: Hold
+    through: str = ""
+
+    @property
+    def tool(self) -> str:
+        return self.rule.partition("(")[0]
+
+
 class Extent(Frozen):
     """All that an agent could reach beyond its model and what its caller shows it."""
 
     grants: tuple[Grant, ...] = ()
     denied: tuple[Grant, ...] = ()
-    """Hosts that stay closed, whatever is granted."""
+    """Hosts that stay closed, and tools, whatever is granted."""
+    tools: tuple[ToolRule, ...] = ()
+    """What it may do by itself with what is granted, and what not."""
 
 
 NOTHING = Extent()
@@ -79,29 +112,81 @@ class TrustedProject(Frozen):
     """Its real path."""
     inode: int
     """Of the directory that holds it: another one at the same path is another project."""
+    made: str = ""
+    """Which of all directories that had this number it is; "" where the filesystem does not tell,
+    and for what was trusted before that was looked at."""
+    own: str = ""
+    """The same of agents_dir itself, where only another project would make it anew; "" where a
+    checkout of another branch may."""
     at: float
     """When, in seconds since 1970."""
     agents: dict[str, Extent] = {}
 
 
-def extent_of(agent: AgentSpec, others: Mapping[str, AgentSpec]) -> Extent:
-    """What an agent could reach by itself, and through the agents that it may run."""
-    grants, denied = set(_grants(agent)), set(_denied(agent))
+def extent_of(
+    agent: AgentSpec,
+    others: Mapping[str, AgentSpec],
+    servers: Mapping[str, ToolServer] | None = None,
+) -> Extent:
+    """What an agent could reach by itself, through the servers of tools that it uses, and through
+    the agents that it may run.
+    """
+    own = _own_extent(agent, servers or {})
+    grants, denied, tools = set(own.grants), set(own.denied), [*own.tools]
     for other in _run_by(agent, others):
-        through = {"through": other.name}
-        theirs = [grant for grant in _grants(other) if grant.kind != "workspace"]
-        grants |= {grant.model_copy(update=through) for grant in theirs}
-        denied |= {grant.model_copy(update=through) for grant in _denied(other)}
+        theirs = _own_extent(other, servers or {})
+        kept = (grant for grant in theirs.grants if grant.kind != "workspace")
+        grants |= {_through(other.name, grant) for grant in kept}
+        denied |= {_through(other.name, grant) for grant in theirs.denied}
+        tools += [rule.model_copy(update={"through": other.name}) for rule in theirs.tools]
+    return Extent(grants=_in_order(grants), denied=_in_order(denied), tools=tuple(tools))
+
+
+def outside_extent(rules: OutsideRules, servers: Mapping[str, ToolServer], *, own: bool) -> Extent:
+    """What agents outside could reach through the servers that they may use. Whether these rules
+    are the project's `own`: then what they allow is the project's wish as well.
+    """
+    grants: set[Grant] = set()
+    denied: set[Grant] = set()
+    for name, server in servers.items():
+        reached, through = tuple(_server_grants(server)), f"server {name}"
+        used = {agent: tool_patterns(rules, agent, name) for agent in rules.agents}
+        if not reached or not any(used.values()):
+            continue
+        grants |= {_through(through, grant) for grant in reached}
+        denied |= {_through(through, grant) for grant in _denied(server)}
+        for agent, patterns in used.items() if own else ():
+            for to, texts in zip((grants, denied), patterns or ((), ()), strict=True):
+                told = (Grant(kind="tools", what=f"{text}, as {agent}") for text in texts)
+                to.update(_through(through, grant) for grant in told)
+    for caller, agents in rules.callers.items() if own and grants else ():
+        grants |= {Grant(kind="tools", what=f"as {each}, by caller {caller}") for each in agents}
     return Extent(grants=_in_order(grants), denied=_in_order(denied))
 
 
 def grown(before: Extent, now: Extent) -> tuple[str, ...]:
     """What an agent could reach now and could not before, a line for each."""
     known, denied = frozenset(before.grants), frozenset(now.denied)
-    out = {grant.through for grant in now.grants if grant.kind in LEADS_OUT}
+    out = {("network", grant.through) for grant in now.grants if grant.kind in LEADS_OUT}
+    out |= {("tools", grant.through) for grant in now.grants if grant.kind == "tools"}
     more = [str(grant) for grant in now.grants if grant not in known]
-    freed = [grant for grant in before.denied if grant not in denied and grant.through in out]
-    return (*more, *(f"{grant}, which was denied" for grant in freed))
+    gone = [grant for grant in before.denied if grant not in denied]
+    freed = [grant for grant in gone if (grant.kind, grant.through) in out]
+    told = (*more, *(f"{grant}, which was denied" for grant in freed))
+    return (*told, *(_let_go(before, now) if now.grants else ()))
+
+
+def _let_go(before: Extent, now: Extent) -> Iterator[str]:
+    """Calls of tools that were held back, and can be made now with less ado."""
+    rules = {(each.through, each.rule): each for each in now.tools}
+    for was in before.tools:
+        same = rules.get((was.through, was.rule))
+        others = [it for it in now.tools if it.through == was.through and _is_of(was.tool, it.tool)]
+        now_held = [same] if same is not None else others
+        if any(HOLDS.index(each.hold) < HOLDS.index(was.hold) for each in now_held):
+            whose = f" (through {was.through})" if was.through else ""
+            rule = ascii(was.rule[:GRANT_CHARS])
+            yield f"approval: {rule} is no longer {NO_LONGER[was.hold]}{whose}"
 
 
 def is_below(path: Path, folders: Iterable[Path]) -> bool:
@@ -126,7 +211,65 @@ def trust_command(agents_dir: Path) -> str:
     return shlex.join(("orchestrator", "trust", "--agents-dir", str(agents_dir)))
 
 
+def _own_extent(agent: AgentSpec, servers: Mapping[str, ToolServer]) -> Extent:
+    """What it could reach without other agents."""
+    grants, denied = list(_grants(agent)), list(_denied(agent))
+    for use in agent.server_uses:
+        server = servers.get(use.use)
+        reached = () if server is None else tuple(_server_grants(server))
+        if server is None or not reached:  # it only computes, in a container without a network
+            continue
+        name = f"server {use.use}"
+        tools = (*reached, *(Grant(kind="tools", what=pattern) for pattern in use.allow))
+        grants += [_through(name, grant) for grant in tools]
+        denied += [_through(name, grant) for grant in (*_denied(server), *_held_back(use))]
+    return Extent(grants=tuple(grants), denied=tuple(denied), tools=tuple(_tools(agent)))
+
+
+def _through(name: str, grant: Grant) -> Grant:
+    further = f", {grant.through}" if grant.through else ""
+    return grant.model_copy(update={"through": name + further})
+
+
+def server_extent(server: ToolServer) -> tuple[Grant, ...]:
+    """What a server could reach, as it stands in the extent of an agent that uses it."""
+    return tuple(_through(f"server {server.name}", grant) for grant in _server_grants(server))
+
+
+def _server_grants(server: ToolServer) -> Iterator[Grant]:
+    yield from _grants_of_any(server)
+    if server.url is None:
+        return
+    yield Grant(kind="server", what=server.url)
+    for name in server.secret_names:
+        yield Grant(kind="secret", what=f"{name} to {server.url}")
+    if isinstance(server.auth, OAuth):
+        yield Grant(kind="secret", what=f"tokens of your login to {server.url}")
+
+
+def _held_back(use: ServerUse) -> Iterator[Grant]:
+    """What of a server's tools an agent cannot do: without that line it could do more."""
+    for pattern in use.deny:
+        yield Grant(kind="tools", what=pattern)
+    for pattern, verdict in use.approve.items():
+        if verdict != "auto":
+            yield Grant(kind="tools", what=f"{pattern} without approval")
+    for pattern, values in use.arguments.items():
+        for argument, value in values.items():
+            other = f"{pattern} with another {argument!a} than {value!a}"
+            yield Grant(kind="tools", what=other)
+
+
 def _grants(agent: AgentSpec) -> Iterator[Grant]:
+    yield from _grants_of_any(agent)
+    if agent.searches_web:
+        yield Grant(kind="web search", what="by the model API, which sends what is searched for")
+    if agent.workspace.mode == "rw":
+        yield Grant(kind="workspace", what="written to, also outside the project")
+
+
+def _grants_of_any(agent: AgentSpec | ToolServer) -> Iterator[Grant]:
+    """What a container could reach, whoever is in it."""
     network = agent.network
     if network.mode == "open":
         yield Grant(kind="network", what=EVERY_HOST)
@@ -134,8 +277,6 @@ def _grants(agent: AgentSpec) -> Iterator[Grant]:
         yield Grant(kind="network", what=host)
     for host in network.allow_private:
         yield Grant(kind="private", what=host)
-    if agent.searches_web:
-        yield Grant(kind="web search", what="by the model API, which sends what is searched for")
     for secret in agent.secrets:
         yield from (Grant(kind="secret", what=use) for use in _uses(secret))
     for name in (name for _, text in agent.templates for name in variables(text)):
@@ -146,8 +287,6 @@ def _grants(agent: AgentSpec) -> Iterator[Grant]:
         yield Grant(kind="runtime", what=agent.runtime)
     if agent.seccomp != "strict":
         yield Grant(kind="system calls", what="the engine's own choice")
-    if agent.workspace.mode == "rw":
-        yield Grant(kind="workspace", what="written to, also outside the project")
 
 
 def _uses(secret: Secret) -> Iterator[str]:
@@ -164,7 +303,24 @@ def _uses(secret: Secret) -> Iterator[str]:
     yield from (f"{secret.name} with the header {name}" for name in secret.headers)
 
 
-def _denied(agent: AgentSpec) -> Iterator[Grant]:
+def _tools(agent: AgentSpec) -> Iterator[ToolRule]:
+    """Each rule with what holds it back; of two for the same, the stronger one."""
+    ask: Hold = "ask a person" if agent.approval_by == "user" else "ask"
+    holds: dict[str, Hold] = dict.fromkeys(agent.permissions.allow, "auto")
+    for rule in (f"mcp__{server.name}" for server in agent.mcp_servers):
+        if not any(_is_of(named.partition("(")[0], rule) for named in agent.permissions.allow):
+            holds[rule] = "auto"  # a server of which no tool is named is allowed as a whole
+    holds |= dict.fromkeys(agent.ask_rules, ask)
+    holds |= dict.fromkeys(agent.deny_rules, "deny")
+    return (ToolRule(rule=rule, hold=hold) for rule, hold in holds.items())
+
+
+def _is_of(tool: str, rule: str) -> bool:
+    """Whether a tool is the one of a rule, or one of its MCP server's."""
+    return tool == rule or tool.startswith(f"{rule}__")
+
+
+def _denied(agent: AgentSpec | ToolServer) -> Iterator[Grant]:
     return (Grant(kind="network", what=host) for host in agent.network.deny)
 
 

@@ -32,6 +32,15 @@ def read(environ: Mapping[str, str]) -> dict[str, Any]:
     return dict(yaml.safe_load(filled))
 
 
+def _mounted(volume: str | Mapping[str, Any], state: str) -> tuple[str, str]:
+    if isinstance(volume, str):
+        return "--volume", re.sub(r"^state:", f"{state}:", volume)
+    if volume["bind"] != {"create_host_path": False} or not volume["read_only"]:
+        raise NotImplementedError(volume)
+    # --mount, unlike --volume, makes no directory that is not there.
+    return "--mount", f"type=bind,source={volume['source']},target={volume['target']},readonly"
+
+
 def docker_run(service: Mapping[str, Any], *, name: str, state: str) -> list[str]:
     """The service's settings as options; every setting is translated, or this fails."""
     flags = {
@@ -49,8 +58,7 @@ def docker_run(service: Mapping[str, Any], *, name: str, state: str) -> list[str
         elif key == "environment":
             argv += [part for k, v in value.items() for part in ("--env", f"{k}={v or ''}")]
         elif key == "volumes":
-            mounts = [re.sub(r"^state:", f"{state}:", volume) for volume in value]
-            argv += [part for mount in mounts for part in ("--volume", mount)]
+            argv += [part for volume in value for part in _mounted(volume, state)]
         elif key == "read_only":
             argv += ["--read-only"] if value else []
         elif key not in (*left_out, "image", "command"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.access import check_caller, narrowed
-from orchestrator.domain.agent import AgentSpec, McpServer, Network, Permissions, Session, Verdict
+from orchestrator.domain.agent import AgentSpec, McpServer, Network, Permissions, Session
 from orchestrator.domain.task import Wish
+from orchestrator.domain.tool_use import Verdict
 from orchestrator.errors import CallerRefused, RunRefused
 
 TEMPLATE = AgentSpec(

@@ -27,6 +27,7 @@ from orchestrator.catalog import (
     prompt_section,
     variables,
 )
+from orchestrator.catalog.agent_file import NO_DESCRIPTION
 from orchestrator.catalog.document import YAML_CHARS
 from orchestrator.catalog.folder import AGENT_FILE_BYTES, SETTLED_NS
 from orchestrator.domain.agent import (
@@ -85,7 +86,7 @@ def said(text: str) -> AgentSpec | list[str]:
         read_beside=nothing_beside,
         check_schema=check_schema,
     )
-    return [str(problem) for problem in result] if isinstance(result, tuple) else result
+    return [str(problem) for problem in result] if isinstance(result, tuple) else result.agent
 
 
 # What is understood
@@ -363,8 +364,8 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
         (
             "network:\n  allow:\n    - x.org\n    - https://x.org/",
             (
-                "agent.md:7: network.allow[1]: 'https://x.org/' is a URL; write the host alone, "
-                'such as "api.github.com"'
+                "agent.md:7: network.allow[1]: 'https://x.org/' is a URL; write the host alone: "
+                '"x.org"'
             ),
         ),
         (
@@ -514,7 +515,7 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
         ),
         (
             "secrets:\n  - {name: t, hosts: [x.org], paths: [/a], header: Host}",
-            "agent.md:5: secrets[0].header: is Host, which the gateway sets itself",
+            "agent.md:5: secrets[0].header: is Host, which the orchestrator sets itself",
         ),
         (
             "secrets:\n  - {name: t, hosts: [x.org], paths: [/a], variable: T}",
@@ -641,7 +642,7 @@ def test_what_is_not_yaml_is_named_with_its_line_and_what_is_mostly_meant(
         ("", "agent.md:1: must begin with a line ---"),
         ("name: a\n", "agent.md:1: must begin with a line ---"),
         ("---\nname: a\n", "agent.md:1: the fields that begin here never end"),
-        ("---\n- a\n---\n", "agent.md:1: must have fields such as `name: a` here, found a list"),
+        ("---\n- a\n---\n", "agent.md:2: must have fields such as `name: a` here, found a list"),
         ("---\n---\n", "agent.md:1: name: is missing; write `name: a`, as the folder is called"),
         ("---\nname: a\n---\nhalf\0way", "agent.md:4: holds a NUL character; remove it"),
         (f"---\nname: {'a' * YAML_CHARS}\n---\n", "agent.md:1: is longer than 64 KiB of YAML"),
@@ -656,7 +657,7 @@ def test_a_file_without_proper_frontmatter_says_what_is_missing(text: str, expec
 def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
     found = said(agent_md("name: b\nsession: 1\nworkspace: rx\nretries: -1\n"))
     assert found == [
-        "agent.md:1: description: is missing",
+        f"agent.md:1: description: {NO_DESCRIPTION}",
         "agent.md:2: name: found 'b' in the folder 'a'; make them the same",
         "agent.md:3: session: must be true or false, found the number 1",
         "agent.md:4: workspace.mode: found 'rx'; allowed: none, ro, rw, copy",
@@ -673,16 +674,17 @@ def test_a_value_that_may_be_a_secret_is_not_repeated() -> None:
 def test_an_inline_schema_is_checked_even_beside_other_mistakes() -> None:
     found = problems("retries: x\noutput_schema:\n  type: objekt\n")
     assert found[0].startswith("agent.md:4: retries: ")
-    assert found[1].startswith("agent.md:5: output_schema: ")
+    assert found[1].startswith("agent.md:6: output_schema.type: ")
     assert "objekt" in found[1]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("s.json", '{"type":\n "objekt"}', "s.json:1: "),
+        ("s.json", '{"type":\n\t"objekt"}', "s.json:1: type: 'objekt' is not"),
+        ("s.json", '{\n"properties":\n {"a": 5}}', "s.json:3: properties.a: 5 is not"),
         ("s.json", '{"a": 1,\n}', "s.json:2: is not JSON: "),
-        ("s.json", '{"a": 1, "a": 2}', "s.json:1: 'a' is given twice; remove one of them"),
+        ("s.json", '{"a": 1,\n"a": 2}', "s.json:2: a: is given twice, first on line 1; remove one"),
         ("s.json", "NaN", "s.json:1: holds NaN, which is not a JSON number"),
         ("s.json", "[" * 100_000, "s.json:1: is not JSON"),
         ("s.json", f"{'[' * 99}{']' * 99}", "s.json:1: is nested more than 64 levels deep"),
@@ -882,7 +884,7 @@ def test_a_directory_that_cannot_be_read_is_told_and_not_raised(tmp_path: Path) 
     loop = tmp_path / "agents"
     loop.symlink_to(loop)
     (broken,) = load_catalog(loop).broken
-    assert str(broken.problems[0]).startswith(f"{loop}:1: cannot be read: Too many levels of")
+    assert str(broken.problems[0]).startswith(f"{loop}: cannot be read: Too many levels of")
 
 
 def test_an_unknown_agent_is_told_with_those_that_are_known(tmp_path: Path) -> None:
@@ -947,7 +949,7 @@ def test_a_settled_file_is_not_read_again_until_it_changes(
         raise AssertionError(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.catalog.folder._text", no_reading)
+        patch.setattr("orchestrator.catalog.folder.file_text", no_reading)
         assert agents.current() is before
 
     as_long = agent_md(SMALL).replace("brief", "quiet")
@@ -962,7 +964,7 @@ def test_a_settled_file_is_not_read_again_until_it_changes(
 def test_the_shipped_agents_load() -> None:
     catalog = load_catalog(AGENTS, check_schema)
     assert catalog.broken == ()
-    assert {"code-runner", "github", "web-search"} <= set(catalog.agents)
+    assert {"code-runner", "docs-reader", "github", "web-search"} <= set(catalog.agents)
     assert catalog.agents["code-runner"].network == Network()
     assert catalog.agents["github"].session.keep
     assert all(agent.prompt for agent in catalog.agents.values())
@@ -1019,8 +1021,8 @@ def rows_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str
             shown = "`allow` in a mapping"
         else:
             shown = f"`{default if isinstance(default, str) else json.dumps(default)}`"
-        if prefix + name != "prompt":
-            yield f"`{prefix}{name}`", shown
+        if prefix + name not in ("prompt", "server_uses"):
+            yield f"`{prefix}{name}`".replace("server_uses", "mcp_servers"), shown
         for found in models:
             yield from rows_of(found, f"{prefix}{name}{'' if found in inner[:1] else '[]'}.")
 
@@ -1036,7 +1038,7 @@ def test_the_readme_tells_the_bounds_of_every_number() -> None:
     text = (AGENTS / "README.md").read_text()
     for model, prefix in ((AgentSpec, ""), (Resources, "resources.")):
         for name, shape in model.model_json_schema()["properties"].items():
-            if name == "prompt":
+            if name in ("prompt", "server_uses"):
                 continue
             (row,) = [
                 line for line in text.splitlines() if line.startswith(f"| `{prefix}{name}` |")

@@ -13,6 +13,17 @@ NEEDED = {
 }
 
 
+def shown(path: str) -> dict[str, object]:
+    """Read-only, under the same path; an error where there is no such directory."""
+    return {
+        "type": "bind",
+        "source": path,
+        "target": path,
+        "read_only": True,
+        "bind": {"create_host_path": False},
+    }
+
+
 @pytest.mark.parametrize("name", NEEDED)
 def test_it_does_not_start_without_tokens_agents_and_a_directory_to_share(name: str) -> None:
     with pytest.raises(VariableMissing, match=name):
@@ -30,21 +41,21 @@ def test_it_is_shown_the_socket_its_state_the_agents_and_the_workspaces_alone() 
     assert file["services"]["orchestrator"]["volumes"] == [
         "/var/run/docker.sock:/var/run/docker.sock",
         "state:/state",
-        "/home/somebody/orchestrator/agents:/home/somebody/orchestrator/agents:ro",
-        "/home/somebody/projects:/home/somebody/projects:ro",
+        shown("/home/somebody/orchestrator/agents"),
+        shown("/home/somebody/projects"),
     ]
     assert set(file["volumes"]) == {"state"}
 
 
 def test_a_workspace_has_the_same_path_on_both_sides_and_is_an_allowed_root() -> None:
     service = read({**NEEDED, "ORCHESTRATOR_WORKSPACES": "/srv/code"})["services"]["orchestrator"]
-    assert "/srv/code:/srv/code:ro" in service["volumes"]
+    assert shown("/srv/code") in service["volumes"]
     assert service["environment"]["ORCHESTRATOR_ALLOWED_ROOTS"] == "/srv/code"
 
 
 def test_agents_have_the_same_path_on_both_sides_too_so_that_none_is_shown_to_write() -> None:
     service = read({**NEEDED, "ORCHESTRATOR_AGENTS_DIR": "/srv/agents"})["services"]["orchestrator"]
-    assert "/srv/agents:/srv/agents:ro" in service["volumes"]
+    assert shown("/srv/agents") in service["volumes"]
     assert service["environment"]["ORCHESTRATOR_AGENTS_DIR"] == "/srv/agents"
     assert service["environment"]["ORCHESTRATOR_TRUSTED"] == "/srv/agents"
 

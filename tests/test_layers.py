@@ -11,17 +11,19 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent / "orchestrator"
 
 LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"__main__"}),
     frozenset({"surfaces"}),
     frozenset({"app"}),
     frozenset({"state"}),
-    frozenset({"engine", "doctor"}),
+    frozenset({"engine", "doctor", "checker"}),
     frozenset({"gateway", "plan", "store"}),
+    frozenset({"tool_rules"}),
     frozenset(
         {"catalog", "access", "output", "redaction", "surroundings", "runners", "containers"}
         | {"workspace", "trust"}
     ),
-    frozenset({"settings"}),
-    frozenset({"wire", "plain_yaml", "links"}),
+    frozenset({"settings", "outside_access"}),
+    frozenset({"wire", "plain_yaml", "links", "shipped"}),
     frozenset({"domain"}),
     frozenset({"errors"}),
 )
@@ -34,6 +36,9 @@ HOMES = {
     "yaml": {"plain_yaml"},
     "h11": {"gateway"},
     "httpx": {"gateway"},
+    "httpx2": {"gateway"},
+    "httpcore2": {"gateway"},
+    "mcp_types": {"surfaces", "gateway"},
     "jsonschema": {"output"},
     "jsonschema_specifications": {"output"},
     "referencing": {"output"},
@@ -67,6 +72,13 @@ def imports(path: Path) -> Iterator[str]:
 
 def ours_in(path: Path) -> list[str]:
     return [name for name in imports(path) if name.startswith("orchestrator.")]
+
+
+def test_the_engine_knows_no_single_agent_cli() -> None:
+    shared = {"contract", "known", "signs", "json_fields"}
+    for path in (ROOT / "engine").rglob("*.py"):
+        used = {name.split(".")[2] for name in ours_in(path) if ".runners." in name}
+        assert used <= shared, f"{path} imports {used - shared}"
 
 
 def test_imports_go_one_way() -> None:
@@ -128,7 +140,7 @@ COMPOSE = ("app.py", "state.py")
 NOUNS = ("orchestrator.domain", "orchestrator.errors")
 """What is made anywhere."""
 
-GIVEN = {"Service", "Tasks"}
+GIVEN = {"Service", "Tasks", "OutsideService"}
 """Parts that surfaces are handed, ready made, and name in their signatures."""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.plain_yaml import YAML_DEPTH, YAML_NUMBER_CHARS, YamlRefused, load_yaml, read_yaml
 
-NOT_READ = "is not YAML that we read:"
+NOT_READ = "is not valid YAML:"
 QUOTES = "a text that begins with"
 
 
@@ -44,7 +44,7 @@ def test_a_text_means_what_json_could_say(text: str, value: object) -> None:
         (b"a: 1e999\n", "1: a: '1e999' is not a number that JSON could say"),
         (b'a: 1\nb: "x\\0"\n', "2: b: holds a NUL character; remove it"),
         (b'a: "\\ud83d"\n', "1: a: holds half a character (a lone surrogate); remove it"),
-        (b'a: "\\Uffffffff"\n', "1: is not YAML: there is no such character"),
+        (b'a: "\\Uffffffff"\n', "1: is not valid YAML: there is no such character"),
         (b"a: 1\nb: \xff\n", "2: is not UTF-8 text; save it as UTF-8"),
         (b"a: 1\nb: \x07\n", "2: holds the character U+0007, which YAML does not allow"),
         (b"a: &x 1\n", f"1: {NOT_READ} anchors are not understood here ({QUOTES} & needs quotes)"),

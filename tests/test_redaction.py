@@ -144,6 +144,12 @@ def test_a_basic_header_shows_neither_the_secret_nor_a_digit_of_it(user: str) ->
     assert len(shown.partition("[")[0]) <= len("Basic ") + len(known)
 
 
+def test_the_shortest_secret_is_found_though_each_of_its_characters_is_escaped_otherwise() -> None:
+    secret, written = "p/ss+w-d", "p%2Fs\\x73\\u002bw&#45;d"
+    assert len(secret) == MIN_SECRET
+    assert Redactor([secret]).text(f"before {written} after") == "before [secret] after"
+
+
 def test_short_values_are_not_looked_for_and_later_ones_are_added() -> None:
     redactor = Redactor(["", "1234567"])
     assert redactor.text(f"1234567 {TOKEN}") == f"1234567 {TOKEN}"
@@ -336,7 +342,7 @@ SPELT: tuple[Callable[[int], str], ...] = (
 
 def hidden_in_streams(redactor: Redactor, data: bytes, pieces: list[bytes]) -> bool:
     """Whether all that is masked of the data in one piece is masked of the pieces."""
-    whole, rest = redactor.masked(data, b"*", last=True)
+    whole, rest, _ = redactor.masked(data, b"*", last=True)
     shown = streamed(redactor, pieces)
     assert (len(shown), rest) == (len(whole), b"")
     return all(
@@ -349,6 +355,30 @@ def test_a_stream_may_be_cut_after_an_escape_and_what_looks_like_more_of_it() ->
     pieces = [b"token=%25733", b"&#x63;r3t-TOKEN+value98 end"]
 
     assert streamed(redactor, pieces) == b"token=" + b"*" * 29 + b" end"
+
+
+OVERLAPPING = ("abcdefgh-IJKLmnop", "IJKLmnop-qrstuvwx", "qrstuvwx+yz")
+
+
+@pytest.mark.parametrize("way", [*WRITTEN, *TRIED])
+def test_secrets_that_overlap_are_masked_wherever_a_stream_is_cut(way: str) -> None:
+    redactor = Redactor(OVERLAPPING)
+    data = (WRITTEN | TRIED)[way]("<abcdefgh-IJKLmnop-qrstuvwx+yz>").encode()
+
+    for cut in range(len(data)):
+        assert hidden_in_streams(redactor, data, [data[:cut], data[cut:]]), cut
+        # What is cut there is shown in two parts, each of which is cleaned.
+        sure = redactor.sure(data[:cut])
+        parts = [redactor.text(part.decode()) for part in (data[:sure], data[sure:])]
+        assert not any(secret[-8:] in "".join(parts) for secret in OVERLAPPING), (cut, parts)
+    assert hidden_in_streams(redactor, data, [data[at : at + 1] for at in range(len(data))])
+
+
+def test_a_hidden_secret_is_found_beside_one_whose_beginning_an_escape_takes() -> None:
+    secret = "41-s3cr3t-TOKEN"
+    hidden = "4&#x31;-s3cr3t-TOKEN"
+
+    assert Redactor([secret]).text(f"%{secret} {hidden}.") == "%[secret] [secret]."
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ def test_what_decides_over_the_machine_is_the_users(tmp_path: Path) -> None:
     assert names == {
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
         *("agent_image", "base_image", "claude_binary", "trusted", "keep_days", "keep_mb"),
+        *("gateway_rules", "gateway_default_agent", "gateway_debug"),
     }
 
 
@@ -229,9 +230,9 @@ def test_the_environment_can_turn_off_what_the_file_turns_on(tmp_path: Path) -> 
         ("max_rnus: 3", "there is no setting 'max_rnus'; did you mean 'max_runs'?"),
         ("quux: 3", "there is no setting 'quux'; known: "),
         ("home: /root", "there is no setting 'home'; known: "),
-        ("max_runs: '3'", "max_runs: found '3'; Input should be a valid integer"),
-        ("max_runs: 0", "max_runs: found '0'; Input should be greater than or equal to 1"),
-        ("claude_version: 2.1", "claude_version: found '2.1'; Input should be a valid string"),
+        ("max_runs: '3'", "max_runs: found '3'; it must be a whole number"),
+        ("max_runs: 0", "max_runs: found '0'; it must be at least 1"),
+        ("claude_version: 2.1", "claude_version: found '2.1'; it must be text"),
         ("anthropic_api_key: k", "anthropic_api_key is not read from a file"),
         ("http_tokens: {main: k}", "http_tokens is not read from a file"),
         ("anthropic_base_url: https://x", "anthropic_base_url is not read from a file"),
@@ -240,7 +241,7 @@ def test_the_environment_can_turn_off_what_the_file_turns_on(tmp_path: Path) -> 
         ("agent_image: {{ image }}", "orchestrator.yaml:1: agent_image: a key must be text"),
         (
             "a: b: c",
-            "orchestrator.yaml:1: is not YAML that we read: mapping values are not allowed here",
+            "orchestrator.yaml:1: is not valid YAML: mapping values are not allowed here",
         ),
     ],
 )
@@ -259,7 +260,7 @@ def test_a_file_with_a_mistake_is_refused_and_says_what_to_do(
     [
         (
             "http_hosts: &a [x]\ncaller: *a\n",
-            ":1: is not YAML that we read: anchors are not understood",
+            ":1: is not valid YAML: anchors are not understood",
         ),
         ("max_runs: 2\nmax_runs: 3\n", ":2: max_runs: is given twice, first on line 1; remove"),
     ],
@@ -294,15 +295,15 @@ def test_a_count_that_is_none_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("max_runs", "0", "is not greater than or equal to 1"),
-        ("max_runs", "1.5", "is not a valid integer"),
-        ("max_spares", "-1", "is not greater than or equal to 0"),
-        ("keep_days", "0", "is not greater than or equal to 1"),
-        ("window_seconds", "0", "is not greater than 0"),
-        ("window_seconds", "soon", "is not a valid number"),
-        ("window_seconds", ".inf", "is not a valid number"),
-        ("window_seconds", "inf", "is not less than or equal to 999999999"),
-        ("keep_days", "9" * 400, "is not less than or equal to 999999999"),
+        ("max_runs", "0", "must be at least 1"),
+        ("max_runs", "1.5", "must be a whole number"),
+        ("max_spares", "-1", "must be at least 0"),
+        ("keep_days", "0", "must be at least 1"),
+        ("window_seconds", "0", "must be more than 0"),
+        ("window_seconds", "soon", "must be a number"),
+        ("window_seconds", ".inf", "must be a number"),
+        ("window_seconds", "inf", "must be at most 999999999"),
+        ("keep_days", "9" * 400, "must be at most 999999999"),
     ],
 )
 def test_a_limit_is_the_same_in_the_environment_and_in_the_file(

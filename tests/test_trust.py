@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.agent_file import parse_agent
-from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.agent import AgentSpec, Network, Secret
+from orchestrator.domain.tool_server import SecretHeader, ToolServer
 from orchestrator.trust import NOTHING, Extent, Grant, extent_of, grown, is_below, trust_command
 
 
@@ -18,8 +19,8 @@ def agent(name: str = "a", /, **fields: object) -> AgentSpec:
     parsed = parse_agent(
         f"---\n{head}\n---\n", folder=name, path=path, read_beside=lambda _: (path, "")
     )
-    assert isinstance(parsed, AgentSpec), parsed
-    return parsed
+    assert not isinstance(parsed, tuple), parsed
+    return parsed.agent
 
 
 def wants(**fields: object) -> tuple[str, ...]:
@@ -51,7 +52,8 @@ def test_an_agent_that_wants_nothing_reaches_nothing() -> None:
         mcp_servers=[{"name": "s", "command": "npx", "args": ["-y", "it"]}],
         resources={"memory_mb": 8192},
     )
-    assert extent_of(usual, {}) == NOTHING
+    extent = extent_of(usual, {})
+    assert (extent.grants, extent.denied, grown(NOTHING, extent)) == ((), (), ())
 
 
 def test_all_that_an_agent_could_reach_is_told() -> None:
@@ -79,27 +81,88 @@ def test_all_that_an_agent_could_reach_is_told() -> None:
 
 REACHING = {
     *("network", "secrets", "env", "mcp_servers", "image", "runtime", "seccomp"),
-    *("workspace", "permissions", "subagents", "allowed_callers"),
+    *("workspace", "permissions", "subagents", "allowed_callers", "server_uses"),
+    *("approval", "approval_by"),
+}
+REACHING_SERVER = {
+    *("command", "image", "env", "url", "auth", "secrets", "network", "runtime", "seccomp"),
+}
+INSIDE_SERVER = {
+    *("name", "description", "files", "resources", "share", "idle_seconds", "start_seconds"),
+    *("call_seconds", "result_kb"),
 }
 INSIDE = {
     *("name", "description", "prompt", "session", "memory", "warm", "timeout_ms", "model"),
-    *(
-        "output_schema",
-        "output_format",
-        "runner",
-        "ask",
-        "approval",
-        "approval_by",
-        "resources",
-        "max_turns",
-    ),
-    *("approval_by", "max_turns", "max_budget_usd", "retries"),
+    *("output_schema", "output_format", "runner", "ask", "resources", "max_turns"),
+    *("max_budget_usd", "retries", "files"),
 }
 
 
 def test_every_field_has_been_judged() -> None:
     """A field that is added here lets an agent reach nothing, or `extent_of` knows of it."""
     assert set(AgentSpec.model_fields) == REACHING | INSIDE
+    assert set(ToolServer.model_fields) == REACHING_SERVER | INSIDE_SERVER
+
+
+TICKETS = ToolServer(
+    name="tickets",
+    command=("serve", "${PROJECT}"),
+    image="tickets:1",
+    network=Network(mode="allow", allow=("tickets.example.org",), deny=("x.org",)),
+    secrets=(Secret(name="ticket-token", expose="env"),),
+)
+REMOTE = ToolServer(
+    name="remote", url="https://mcp.example.org/mcp", auth=SecretHeader(secret="key")
+)
+QUIET = ToolServer(name="quiet", command=("python3", "server.py"))
+SERVERS = {server.name: server for server in (TICKETS, REMOTE, QUIET)}
+USE = {
+    "use": "tickets",
+    "allow": ["get_*"],
+    "deny": ["*_all"],
+    "approve": {"get_x": "ask", "get_y": "auto"},
+    "arguments": {"*": {"project": "acme"}},
+}
+
+
+def test_an_agent_reaches_what_its_servers_reach_by_the_tools_that_it_may_call() -> None:
+    user = agent(mcp_servers=[USE, {"use": "remote", "allow": ["*"]}])
+    assert [str(grant) for grant in extent_of(user, {}, SERVERS).grants] == [
+        "secret: key to https://mcp.example.org/mcp (through server remote)",
+        "server: https://mcp.example.org/mcp (through server remote)",
+        "tools: * (through server remote)",
+        "image: tickets:1 (through server tickets)",
+        "network: tickets.example.org (through server tickets)",
+        "secret: ticket-token enters the container (through server tickets)",
+        "tools: get_* (through server tickets)",
+        "variable: PROJECT (through server tickets)",
+    ]
+    quiet = agent(mcp_servers=[{"use": "quiet", "allow": ["*"]}])
+    assert extent_of(quiet, {}, SERVERS) == NOTHING  # it computes, and reaches nothing
+    above = agent("above", subagents=["worker"])
+    worker = agent("worker", allowed_callers=["above"], mcp_servers=[USE])
+    (image, *_) = extent_of(above, {"worker": worker}, SERVERS).grants
+    assert str(image) == "image: tickets:1 (through worker, server tickets)"
+
+
+@pytest.mark.parametrize(
+    ("change", "new"),
+    [
+        ({"allow": ["get_*", "delete_*"]}, "tools: delete_*"),
+        ({"deny": []}, "tools: *_all"),
+        ({"approve": {}}, "tools: get_x without approval"),
+        ({"approve": {"get_x": "auto"}}, "tools: get_x without approval"),
+        ({"arguments": {}}, "tools: * with another 'project' than 'acme'"),
+        ({"arguments": {"*": {"project": "evil"}}}, "tools: * with another 'project' than 'acme'"),
+    ],
+)
+def test_a_use_that_holds_back_less_is_more(change: dict[str, object], new: str) -> None:
+    before = extent_of(agent(mcp_servers=[USE]), {}, SERVERS)
+    now = extent_of(agent(mcp_servers=[USE | change]), {}, SERVERS)
+    (told,) = grown(before, now)
+    assert told.startswith(new)
+    assert grown(now, before) == () or "deny" not in change  # and the other way it is less
+    assert grown(before, extent_of(agent(), {}, SERVERS)) == ()
 
 
 LESS_AND_MORE: list[tuple[dict[str, object], dict[str, object], tuple[str, ...]]] = [
@@ -124,6 +187,72 @@ def test_what_has_become_more_is_new(
     told = grown(extent_of(agent(**less), {}), extent_of(agent(**more), {}))
     assert len(told) == len(new)
     assert all(part in line for part, line in zip(new, told, strict=True)), told
+
+
+OPEN: dict[str, object] = {"network": "open"}
+SERVER = {"name": "s", "command": "s"}
+SHELL = {"allow": ["Bash", "Read"]}
+HELD: list[tuple[dict[str, object], dict[str, object], tuple[str, ...]]] = [
+    ({"approval": {"Bash": "ask"}}, {}, ("'Bash' is no longer asked about",)),
+    ({"approval": {"Bash": "deny"}}, {"approval": {"Bash": "ask"}}, ("no longer denied",)),
+    (
+        {"approval": "ask"},
+        {"approval": {"*": "ask", "Bash": "auto"}},
+        ("'Bash' is no longer asked about",),
+    ),
+    ({"approval": {"Bash(git push:*)": "ask"}}, {}, ("'Bash(git push:*)' is no longer asked",)),
+    (
+        {"approval": {"Bash": "ask"}, "approval_by": "user"},
+        {"approval": {"Bash": "ask"}, "approval_by": "parent"},
+        ("'Bash' is no longer left to a person",),
+    ),
+    ({"permissions": SHELL | {"deny": ["Bash(rm:*)"]}}, {}, ("'Bash(rm:*)' is no longer denied",)),
+    (
+        {"approval": {"mcp__s__drop": "ask"}, "mcp_servers": [SERVER]},
+        {"mcp_servers": [SERVER]},
+        ("'mcp__s__drop' is no longer asked about",),
+    ),
+    (
+        {"approval": {"mcp__s__drop": "ask"}, "mcp_servers": [SERVER]},
+        {"permissions": {"allow": ["mcp__s__get"]}, "mcp_servers": [SERVER]},
+        (),
+    ),
+    ({"approval": {"mcp__s__drop": "ask"}, "mcp_servers": [SERVER]}, {}, ()),
+    ({}, {"approval": {"Bash": "ask"}}, ()),
+    ({"approval": {"Bash": "ask"}}, {"approval": {"Bash": "deny"}}, ()),
+    ({"approval": {"Bash": "ask"}}, {"approval": "ask"}, ()),
+    ({"approval": {"Bash": "ask"}}, {"permissions": {"allow": ["Read"]}}, ()),
+    (
+        {"approval": {"Bash(git push:*)": "ask"}},
+        {"approval": {"Bash": "ask"}, "permissions": {"allow": ["Read"]}},
+        (),
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "new"), HELD)
+def test_what_is_no_longer_held_back_is_more(
+    before: dict[str, object], now: dict[str, object], new: tuple[str, ...]
+) -> None:
+    was = extent_of(agent(**{"permissions": SHELL, **OPEN, **before}), {})
+    told = grown(was, extent_of(agent(**{"permissions": SHELL, **OPEN, **now}), {}))
+    assert len(told) == len(new)
+    assert all(part in line for part, line in zip(new, told, strict=True)), told
+    nothing = {"permissions": SHELL, **now}  # nothing to be had with it
+    assert grown(was, extent_of(agent(**nothing), {})) == ()
+
+
+def test_rules_of_an_agent_that_works_for_another_count_too() -> None:
+    def family(**fields: object) -> dict[str, AgentSpec]:
+        kept = {"permissions": SHELL, **OPEN}
+        return {
+            "a": agent(subagents=["b"]),
+            "b": agent("b", allowed_callers=["a"], **kept, **fields),
+        }
+
+    before, now = family(approval={"Bash": "ask"}), family()
+    told = grown(extent_of(before["a"], before), extent_of(now["a"], now))
+    assert told == ("approval: 'Bash' is no longer asked about (through b)",)
 
 
 @pytest.mark.parametrize("field", ALL)

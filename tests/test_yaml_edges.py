@@ -16,7 +16,7 @@ from orchestrator.plain_yaml import YamlRefused, load_yaml
         (b"\x01", "1: holds the character U"),
         (b"\n\x01", "2: holds the character U"),
         (b"a: [\n", "2: "),
-        (b'\na: "\\UFFFFFFFF"\n', "2: is not YAML: there is no such character"),
+        (b'\na: "\\UFFFFFFFF"\n', "2: is not valid YAML: there is no such character"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(data: bytes, says: str) -> None:

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-
-from orchestrator.catalog.document import read_fields, read_json, split_frontmatter
-from orchestrator.catalog.problems import Problem, Problems, did_you_mean, found
+from orchestrator.catalog.document import (
+    FileRefused,
+    ReadBeside,
+    read_fields,
+    read_json,
+    split_frontmatter,
+)
+from orchestrator.catalog.problems import Problem, Problems, found
+from orchestrator.catalog.spelling import moved, spell_network, spell_sizes, spell_time
+from orchestrator.catalog.validation import Spellings, validated
 from orchestrator.domain.agent import AgentSpec
-from orchestrator.plain_yaml import Loc, shortened, written
+from orchestrator.plain_yaml import Loc, shortened
 
-CheckSchema = Callable[[dict[str, object]], str | None]
-"""What is wrong with a JSON Schema, or None."""
-
-ReadBeside = Callable[[str], tuple[Path, str]]
-"""A file's name -> where it is and its text. FileRefused if it cannot be had."""
+CheckSchema = Callable[[dict[str, object]], tuple[Loc, str] | None]
+"""Where in a JSON Schema something is wrong, and what; None if nothing is."""
 
 FRONTMATTER_LINE = 2
 """Where the fields begin, below the first ---."""
+
+NO_DESCRIPTION = (
+    "is missing; write `description: …`, a sentence or two for the caller that chooses an agent"
+)
+
+PROMPT_PLACE: Loc = ("prompt",)
+"""The text below the fields, as a place: the line --- above it."""
 
 SIZE_FIELDS = ("memory", "scratch", "disk", "output")
 """Of resources: fields that may be written with a unit."""
@@ -31,24 +38,27 @@ SIZE_FIELDS = ("memory", "scratch", "disk", "output")
 TIME_FIELDS = ("idle_after", "stop_after", "expire_after")
 """Of session: the same, for times."""
 
-SIZES_MB = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
+AGENT_SPELLINGS = Spellings(
+    also={"resources": SIZE_FIELDS, "session": TIME_FIELDS},
+    hidden=("prompt", "server_uses"),
+)
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
-TIMES_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])")
-
-OTHER_FIELDS = frozenset(("color",))
-"""Fields of Claude Code's own agents that change nothing here."""
+OTHER_FIELDS = frozenset(("color", "$schema"))
+"""Fields that change nothing: one of Claude Code's own agents, and one for editors."""
 
 
-class FileRefused(Exception):
-    """A file beside agent.md that cannot be read; the message goes on after its name."""
+@dataclass(frozen=True)
+class ParsedAgent:
+    """An agent, and where its file says what."""
+
+    agent: AgentSpec
+    places: Problems
+    """Nothing is wrong so far; it knows the lines."""
 
 
-def any_schema(schema: Mapping[str, object]) -> str | None:  # noqa: ARG001 the shape of a check
+def any_schema(schema: Mapping[str, object]) -> None:  # noqa: ARG001 the shape of a check
     """The check that finds nothing."""
-    return None
+    return
 
 
 def parse_agent(
@@ -58,7 +68,7 @@ def parse_agent(
     path: Path,
     read_beside: ReadBeside,
     check_schema: CheckSchema = any_schema,
-) -> AgentSpec | tuple[Problem, ...]:
+) -> ParsedAgent | tuple[Problem, ...]:
     """What the text says, or everything that is wrong with it, by line. It raises nothing."""
     problems = Problems(path)
     if "\0" in text:
@@ -78,10 +88,12 @@ def parse_agent(
         schema_problems = _read_schema(fields, problems, read_beside, check_schema)
         spec = _validated({**fields, "prompt": body.strip()}, folder, problems)
         if spec is not None and not problems.found and not schema_problems:
-            return spec
+            problems.lines[PROMPT_PLACE] = FRONTMATTER_LINE + frontmatter.count("\n") + 1
+            return ParsedAgent(spec, problems)
         return (*problems.ordered(), *schema_problems)
     if not problems.found:
-        problems.add((), f"must have fields such as `name: {folder}` here, found {found(value)}")
+        message = f"must have fields such as `name: {folder}` here, found {found(value)}"
+        problems.add((), message, FRONTMATTER_LINE)
     return problems.ordered()
 
 
@@ -93,12 +105,16 @@ def _spelled_out(value: dict[str, object], problems: Problems) -> dict[str, obje
             ("prompt",), "is not a field; the system prompt is the text below the last ---"
         )
         del fields["prompt"]
+    if "server_uses" in fields:
+        problems.add(("server_uses",), "is not a field; write `- use: NAME` under mcp_servers")
+        del fields["server_uses"]
     if fields.get("model") == "inherit":
         del fields["model"]
     if "maxTurns" in fields and "max_turns" not in fields:
-        fields["max_turns"] = _moved(fields, ("maxTurns",), ("max_turns",), problems)
+        fields["max_turns"] = moved(fields, ("maxTurns",), ("max_turns",), problems)
     _spell_tools(fields, problems)
-    _spell_network(fields, problems)
+    _part_servers(fields, problems)
+    spell_network(fields, problems)
     _spell_session(fields, problems)
     for field, short in (("ask", "whom"), ("approval", "*")):
         if isinstance(fields.get(field), str):
@@ -107,13 +123,8 @@ def _spelled_out(value: dict[str, object], problems: Problems) -> dict[str, obje
     if isinstance(fields.get("workspace"), str):
         problems.lines[("workspace", "mode")] = problems.line_of(("workspace",))
         fields["workspace"] = {"mode": fields["workspace"]}
-    _spell_sizes(fields, problems)
+    spell_sizes(fields, problems, SIZE_FIELDS)
     return fields
-
-
-def _moved(fields: dict[str, object], old: Loc, new: Loc, problems: Problems) -> object:
-    problems.lines[new] = problems.line_of(old)
-    return fields.pop(str(old[-1]))
 
 
 def _spell_tools(fields: dict[str, object], problems: Problems) -> None:
@@ -128,15 +139,28 @@ def _spell_tools(fields: dict[str, object], problems: Problems) -> None:
             )
             del fields[field]
             continue
-        given = _moved(fields, (field,), ("permissions", meant), problems)
+        given = moved(fields, (field,), ("permissions", meant), problems)
         if isinstance(given, str):
-            given = [rule for part in _split_rules(given) if (rule := part.strip())]
+            given = [rule for part in split_rules(given) if (rule := part.strip())]
         rules[meant] = given
     if rules:
         fields["permissions"] = rules
 
 
-def _split_rules(text: str) -> Iterator[str]:
+def _part_servers(fields: dict[str, object], problems: Problems) -> None:
+    """Entries of mcp_servers that name a server outside are another field."""
+    given = fields.get("mcp_servers")
+    if not isinstance(given, list):
+        return
+    parted: dict[str, list[object]] = {"mcp_servers": [], "server_uses": []}
+    for at, entry in enumerate(given):
+        field = "server_uses" if isinstance(entry, dict) and "use" in entry else "mcp_servers"
+        problems.aliases[(field, len(parted[field]))] = ("mcp_servers", at)
+        parted[field].append(entry)
+    fields |= parted
+
+
+def split_rules(text: str) -> Iterator[str]:
     """At commas, but not inside of "Bash(a, b)". By hand: a regular expression that looks ahead
     took 20 s for 60 KB of commas.
     """
@@ -150,24 +174,6 @@ def _split_rules(text: str) -> Iterator[str]:
             yield text[start:at]
             start = at + 1
     yield text[start:]
-
-
-def _spell_network(fields: dict[str, object], problems: Problems) -> None:
-    """`none`, `open`, or a mapping whose mode follows from what it holds."""
-    given = fields.get("network")
-    if isinstance(given, dict):
-        if "mode" not in given:
-            fields["network"] = {"mode": "allow", **given}
-    elif given in ("none", "open"):
-        fields["network"] = {"mode": given}
-    elif "network" in fields:
-        guess = did_you_mean(given, ("none", "open")) if isinstance(given, str) else None
-        problems.add(
-            ("network",),
-            f"found {found(given)}; allowed: none, open, or hosts as in `allow: [api.github.com]`"
-            + (f"; did you mean '{guess}'?" if guess else ""),
-        )
-        del fields["network"]
 
 
 def _spell_session(fields: dict[str, object], problems: Problems) -> None:
@@ -188,40 +194,8 @@ def _spell_session(fields: dict[str, object], problems: Problems) -> None:
         ("stop_after", "stop_seconds"),
         ("expire_after", "expire_seconds"),
     ):
-        if field not in session:
-            continue
-        loc: Loc = ("session", field)
-        time = _moved(session, loc, ("session", meant), problems)
-        match = _TIME.fullmatch(time.strip()) if isinstance(time, str) else None
-        if meant in session:
-            problems.add(loc, f"is given as {meant} as well; remove one of them")
-        elif match is None:
-            problems.add(loc, f'found {found(time)}; allowed: a time, such as "90s", "30m" or "7d"')
-        else:
-            session[meant] = float(match[1]) * TIMES_SECONDS[match[2]]
+        spell_time(session, ("session", field), meant, problems)
     fields["session"] = session
-
-
-def _spell_sizes(fields: dict[str, object], problems: Problems) -> None:
-    """`memory: 2g` -> `memory_mb: 2048`, and the same for the other sizes."""
-    given = fields.get("resources")
-    if not isinstance(given, dict):
-        return
-    resources = dict(given)
-    for field in SIZE_FIELDS:
-        if field not in resources:
-            continue
-        loc: Loc = ("resources", field)
-        size = _moved(resources, loc, ("resources", f"{field}_mb"), problems)
-        match = _SIZE.fullmatch(size.strip()) if isinstance(size, str) else None
-        megabytes = float(match[1]) * SIZES_MB[match[2].lower()] if match else 0.5
-        if f"{field}_mb" in resources:
-            problems.add(loc, f"is given as {field}_mb as well; remove one of them")
-        elif not megabytes.is_integer():
-            problems.add(loc, f'found {found(size)}; allowed: whole MiB, such as "512m" or "2g"')
-        else:
-            resources[f"{field}_mb"] = int(megabytes)
-    fields["resources"] = resources
 
 
 def _read_schema(
@@ -246,9 +220,9 @@ def _read_schema(
         if not isinstance(schema, dict) and not place.found:
             place.add((), f"must be a JSON Schema, which is a mapping, found {found(schema)}")
     if isinstance(schema, dict) and (place is problems or not place.found):
-        wrong = check_schema(schema)
-        if wrong:
-            place.add(() if place is not problems else ("output_schema",), wrong)
+        if wrong := check_schema(schema):
+            loc, message = wrong
+            place.add(loc if place is not problems else ("output_schema", *loc), message)
         fields["output_schema"] = schema
     return () if place is problems else place.ordered()
 
@@ -259,106 +233,8 @@ def _validated(fields: dict[str, object], folder: str, problems: Problems) -> Ag
         problems.add(
             ("name",), f"found '{shortened(name)}' in the folder '{folder}'; make them the same"
         )
-    try:
-        # Strict, and by way of JSON: "30000" is not a number, but a list will do for a tuple.
-        return AgentSpec.model_validate_json(json.dumps(fields), strict=True)
-    except ValidationError as exc:
-        known = {(problem.line, problem.field) for problem in problems.found}
-        for error in exc.errors(include_url=False):
-            if error["type"] == "default_factory_not_called":  # because of another one
-                continue
-            loc = tuple(part for part in error["loc"] if part != "[key]")
-            if (problems.line_of(loc), written(loc)) not in known:
-                _report(loc, error, folder, problems)
-        return None
-
-
-def _report(loc: Loc, error: ErrorDetails, folder: str, problems: Problems) -> None:
-    if loc == ("name",) and error["type"] == "missing":
-        problems.add(loc, f"is missing; write `name: {folder}`, as the folder is called")
-    elif error["type"] == "extra_forbidden":
-        problems.add(loc, _unknown_field(loc))
-    else:
-        said = _sentence(error, secret="env" in loc[:-1] or "args" in loc[:-1])
-        field, _, rest = said.partition(" ")
-        if error["type"] == "value_error" and field in _fields_at(loc):
-            loc, said = (*loc, field), rest  # several fields do not fit: it begins with one of them
-        problems.add(loc, said)
-
-
-def _unknown_field(loc: Loc) -> str:
-    known = _fields_at(loc[:-1])
-    guess = did_you_mean(str(loc[-1]), known)
-    return (
-        f"unknown field; did you mean '{guess}'?"
-        if guess
-        else f"unknown field; allowed: {', '.join(known)}"
-    )
-
-
-def _fields_at(loc: Loc) -> tuple[str, ...]:
-    model: type[BaseModel] | None = AgentSpec
-    for part in loc:
-        if isinstance(part, str) and model is not None:
-            field = model.model_fields.get(part)
-            model = next(_models_in(field.annotation), None) if field else None
-    if model is None:
-        return ()
-    extra = {"resources": SIZE_FIELDS, "session": TIME_FIELDS}.get(str(loc[-1]) if loc else "", ())
-    return (*(name for name in model.model_fields if loc or name != "prompt"), *extra)
-
-
-def _models_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models_in(inner)
-
-
-def _sentence(error: ErrorDetails, *, secret: bool) -> str:
-    """What was found, and what is allowed."""
-    given = error["input"]
-    what = found(given, secret=secret)
-    limits = error.get("ctx", {})
-    match error["type"]:
-        case "missing":
-            return "is missing"
-        case "value_error":
-            said = str(limits["error"])
-            return said if isinstance(given, dict) or secret else f"{what} {said}"
-        case "literal_error":
-            allowed = re.findall(r"'([^']*)'", str(limits["expected"]))
-            guess = did_you_mean(given, allowed) if isinstance(given, str) else None
-            hint = f"; did you mean '{guess}'?" if guess else ""
-            return f"found {what}; allowed: {', '.join(allowed)}{hint}"
-        case "string_type":
-            hint = "; put it in quotes" if isinstance(given, bool | int | float) else ""
-            return f"must be text, found {what}{hint}"
-        case "string_too_short":
-            return "must not be empty"
-        case "bool_type":
-            return f"must be true or false, found {what}"
-        case "int_type" | "int_from_float" | "int_parsing_size":
-            return f"must be a whole number, found {what}{_unquoted(given)}"
-        case "float_type":
-            return f"must be a number, found {what}{_unquoted(given)}"
-        case "greater_than":
-            return f"must be more than {limits['gt']:g}, found {what}"
-        case "greater_than_equal":
-            return f"must be at least {limits['ge']}, found {what}"
-        case "less_than_equal":
-            return f"must be at most {limits['le']}, found {what}"
-        case "tuple_type":
-            return f"must be a list, found {what}"
-        case "dict_type":
-            return f"must be a mapping, found {what}"
-        case "model_type" | "model_attributes_type":
-            loc = tuple(error["loc"])
-            return f"must be a mapping with {', '.join(_fields_at(loc))}, found {what}"
-        case _:
-            return error["msg"][:1].lower() + error["msg"][1:]
-
-
-def _unquoted(given: object) -> str:
-    looks_right = isinstance(given, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)?", given)
-    return "; remove the quotes" if looks_right else ""
+    if "name" not in fields:
+        problems.add(("name",), f"is missing; write `name: {folder}`, as the folder is called")
+    if "description" not in fields:
+        problems.add(("description",), NO_DESCRIPTION)
+    return validated(AgentSpec, fields, problems, AGENT_SPELLINGS)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
+from orchestrator.catalog.json_lines import lines_of
 from orchestrator.catalog.problems import Problems
-from orchestrator.plain_yaml import YAML_DEPTH, read_yaml, shortened
+from orchestrator.plain_yaml import YAML_DEPTH, read_yaml
 
 YAML_CHARS = 64 * 1024
 """The longest text that is read as YAML: the library takes a second for a few hundred KiB."""
+
+
+ReadBeside = Callable[[str], tuple[Path, str]]
+"""A file's name -> where it is and its text. FileRefused if it cannot be had."""
+
+
+class FileRefused(Exception):
+    """A file that cannot be read; the message goes on after its name."""
 
 
 def split_frontmatter(text: str, problems: Problems) -> tuple[str, str] | None:
@@ -38,20 +48,14 @@ def read_fields(text: str, problems: Problems, first_line: int = 1) -> object:
 
 
 def read_json(text: str, problems: Problems) -> object:
-    """The same for JSON, in which only the first line of all is known."""
-
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        for key, times in Counter(key for key, _ in pairs).items():
-            if times > 1:
-                problems.add((), f"'{shortened(key)}' is given twice; remove one of them")
-        return dict(pairs)
+    """The same for JSON."""
 
     def refuse(constant: str) -> object:
         problems.add((), f"holds {constant}, which is not a JSON number")
         return None
 
     try:
-        value: object = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+        value: object = json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as exc:
         problems.add((), f"is not JSON: {exc.msg}", exc.lineno)
         return None
@@ -61,6 +65,10 @@ def read_json(text: str, problems: Problems) -> object:
     if _deeper(value, YAML_DEPTH):
         problems.add((), f"is nested more than {YAML_DEPTH} levels deep; make it flatter")
         return None
+    places = lines_of(text)
+    problems.lines = {**places.lines, **problems.lines}
+    for loc, line, first in places.twice:
+        problems.add(loc, f"is given twice, first on line {first}; remove one of them", line)
     return value
 
 

@@ -132,7 +132,7 @@ def hits(strain: Strain, spec: ContainerSpec) -> tuple[Hit, ...]:
         message += ", and not one more can be started" if strain.no_process else ""
         found.append(Hit(reason="pids_exhausted", message=f"{message}; raise resources.pids"))
     if strain.full:
-        scratch = {t.target: t.size_bytes for t in spec.tmpfs}
+        scratch = {t.target: t.size_bytes for t in spec.scratch}
         places = ", ".join(
             f"{place} ({scratch[place] // MIB} MiB)" if place in scratch else place
             for place in strain.full
@@ -233,7 +233,7 @@ async def _full_places(container: Container) -> dict[str, object]:
         for mount in spec.mounts
         if isinstance(mount, Volume) or (isinstance(mount, Bind) and not mount.read_only)
     ]
-    places = (*(t.target for t in spec.tmpfs), *writable)
+    places = (*(t.target for t in spec.scratch), *writable)
     argv = ("stat", "-f", "-c", "%a %S %c %d %n", *places)
     done = await container.run(Launch(argv=argv, errand=True))
     if done.code < 0:

@@ -57,7 +57,8 @@ def start_error(image: str, memory_bytes: int, ending: Ending) -> OrchestratorEr
         return SpecRefused(f"{image} does not work with this orchestrator: {ending.detail}")
     said = f": {ending.last_words.strip().splitlines()[-1]}" if ending.last_words.strip() else ""
     return SpecRefused(
-        f"{image} started no warden (exit code {ending.exit_code}){said}; "
+        f"{image} did not start our program, the container's PID 1 (exit code {ending.exit_code})"
+        f"{said}; "
         "build agent images on the one that `orchestrator images build` makes"
     )
 
@@ -70,7 +71,7 @@ def classify(ending: Ending) -> Failure | None:
         return Failure(
             whose="machinery",
             message=f"the container did not keep to the protocol ({ending.detail}) and was ended; "
-            "its image may carry another warden",
+            "its image may be of another version: `orchestrator images build` makes a new one",
         )
     if ending.how == "silent":
         return Failure(
@@ -95,9 +96,15 @@ def classify(ending: Ending) -> Failure | None:
 
 _EXIT_CODES: dict[int | None, tuple[str, str]] = {
     None: ("engine", "the engine went away, and the container with it"),
-    w.EXIT_WIRE_CLOSED: ("engine", "the engine closed the container's wire"),
-    w.EXIT_CRASHED: ("machinery", "the warden crashed; this is a bug of the orchestrator"),
-    w.EXIT_MALFORMED: ("machinery", "the warden was sent a malformed frame; this is a bug of ours"),
+    w.EXIT_WIRE_CLOSED: ("engine", "the engine closed the connection to the container"),
+    w.EXIT_CRASHED: (
+        "machinery",
+        "our program in the container crashed; this is a bug of the orchestrator",
+    ),
+    w.EXIT_MALFORMED: (
+        "machinery",
+        "our program in the container was sent what it cannot read; this is a bug of ours",
+    ),
     w.EXIT_LEASE: ("machinery", "the orchestrator was silent for longer than the lease"),
     w.EXIT_LIFETIME: ("agent", "the container reached the end of its lifetime"),
     w.EXIT_STOPPED: ("engine", "the container was stopped from outside"),
@@ -130,7 +137,7 @@ def _unknown_runtime(text: str) -> OrchestratorError:
 
 def _no_warden(text: str) -> OrchestratorError:
     return SpecRefused(
-        f"the image cannot run the warden: {text}; "
+        f"the image cannot run our program, PID 1 of the container: {text}; "
         "build agent images on the one that `orchestrator images build` makes"
     )
 

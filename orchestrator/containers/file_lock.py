@@ -23,9 +23,14 @@ class FileLock:
         self._fd = -1
 
     def acquire(self) -> bool:
-        """Take it if no process has it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        """Take it if no process has it; OperatorError if there can be no such file."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as exc:
+            raise OperatorError(
+                f"{self._path} cannot be written: {exc.strerror}. Check free space and permissions"
+            ) from exc
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

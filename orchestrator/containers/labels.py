@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from orchestrator.domain import Frozen
@@ -16,6 +17,8 @@ KEY = LABEL_PREFIX + "key"
 SPEC = LABEL_PREFIX + "spec"
 """A digest of all that the engine was asked for; create.py writes it."""
 DEADLINE = LABEL_PREFIX + "deadline"
+WRITES = LABEL_PREFIX + "writes"
+"""Directories of the host that it may write to, as JSON."""
 
 ContainerKind = Literal["disposable", "kept"]
 
@@ -34,6 +37,8 @@ class ContainerInfo(Frozen):
     created: float = 0.0
     deadline: float = 0.0
     """When it should have ended by itself; 0 for never."""
+    writes: tuple[str, ...] = ()
+    """Directories of the host that it may write to."""
     labels: dict[str, str] = {}
     """Everything else that was written on it."""
 
@@ -45,11 +50,13 @@ def make_labels(
     kind: ContainerKind,
     key: str = "",
     deadline: float = 0.0,
+    writes: Sequence[str] = (),
     extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The labels of one container; `extra` cannot overwrite ours."""
     return {
         **(extra or {}),
+        **({WRITES: json.dumps(list(writes))} if writes else {}),
         STATE: state,
         OWNER: owner,
         KIND: kind,
@@ -76,11 +83,20 @@ def read_info(listed: Mapping[str, object]) -> ContainerInfo | None:
         key=labels.get(KEY, ""),
         created=float(str(listed.get("Created", 0))),
         deadline=_number(labels.get(DEADLINE, "")),
+        writes=_texts(labels.get(WRITES, "")),
         labels={k: v for k, v in labels.items() if k not in _OUR_LABELS},
     )
 
 
-_OUR_LABELS = frozenset((STATE, OWNER, KIND, KEY, SPEC, DEADLINE))
+_OUR_LABELS = frozenset((STATE, OWNER, KIND, KEY, SPEC, DEADLINE, WRITES))
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _number(text: str) -> float:

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
 
+from orchestrator.containers.images.claude_binary import Progress
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.containers.runtime import Container, Reaped
 from orchestrator.domain.container import ContainerSpec
@@ -22,6 +28,9 @@ from orchestrator.settings import Settings
 
 if TYPE_CHECKING:
     from orchestrator.containers.docker.runtime import DockerRuntime
+
+BUILD_TOLD_SECONDS = 10.0
+"""Between two lines for a caller that waits for the image, at the same step too."""
 
 IMAGE_SECONDS = 10.0
 """For how long an image is believed to be what it was: to ask takes as long as a claim."""
@@ -41,19 +50,31 @@ class LazyRuntime:
         self._images: dict[str, tuple[str, float]] = {}
         """Image -> what was found out about it, and when."""
         self._looking: dict[str, asyncio.Task[str]] = {}
+        self._build = _BuildNews()
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):  # every wait inside is bounded
             await asyncio.gather(*self._looking.values(), return_exceptions=True)
             await self._stack.aclose()
 
-    async def agent_image(self) -> str:
-        """The image that agents run in, built if it is missing."""
+    async def agent_image(self, progress: Progress = lambda _: None) -> str:
+        """The image that agents run in, built if it is missing; `progress` hears of the build."""
         from orchestrator.containers.images.agent_image import build_agent_image  # noqa: PLC0415 docker takes 200 ms
 
         engine = (await self._get()).engine
-        build = partial(build_agent_image, engine, self._settings, lambda _: None)
-        return await self._known("", build)
+        loop = asyncio.get_running_loop()
+
+        def tell(step: str) -> None:
+            loop.call_soon_threadsafe(self._build.note, step)
+
+        def build() -> str:
+            try:
+                return build_agent_image(engine, self._settings, tell)
+            finally:
+                tell("")
+
+        with self._build.heard_by(progress):
+            return await self._known("", build)
 
     async def image_id(self, image: str) -> str:
         """What an image's name stands for; "" if nothing has that name."""
@@ -115,3 +136,43 @@ class LazyRuntime:
             if self._runtime is None:
                 self._runtime = await self._stack.enter_async_context(self._open_runtime())
             return self._runtime
+
+
+class _BuildNews:
+    """What is done now to make the agent image: told to all who wait for it, and again if it takes
+    long. Lives in the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._step = ""
+        self._since = 0.0
+        self._listeners: list[Progress] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, step: str) -> None:
+        """The next step; "" is the end."""
+        self._step, self._since = step, anyio.current_time()
+        self._tell(step)
+
+    @contextmanager
+    def heard_by(self, listener: Progress) -> Iterator[None]:
+        if self._step:
+            listener(self._step)
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    def _tell(self, line: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._step:
+            return
+        for listener in self._listeners:
+            listener(line)
+        self._timer = asyncio.get_running_loop().call_later(BUILD_TOLD_SECONDS, self._tell_again)
+
+    def _tell_again(self) -> None:
+        self._tell(f"{self._step} ({anyio.current_time() - self._since:.0f} s)")

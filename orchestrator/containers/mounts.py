@@ -114,6 +114,16 @@ class MountPolicy(Frozen):
         real, identity = self._allowed(Bind(source=str(path), read_only=read_only))
         return JudgedDirectory(path=real, identity=identity)
 
+    def keeps_from_agents(self, path: Path) -> bool:
+        """Whether a file of the agents directory, by its real path, holds what no agent may read.
+        Where all of that directory is inside something hidden, its agents are not. Blocks.
+        """
+        kept = [each for file in self.secret_files() for each in (file, self._real(file))]
+        own = [self._real(each) for each in self.own]
+        hidden = [self._real(each) for each in self.hidden]
+        kept += [each for each in hidden if not any(one.is_relative_to(each) for one in own)]
+        return any(path.is_relative_to(each) for each in kept)
+
     def _allowed(self, mount: Bind) -> tuple[Path, str]:
         given = Path(mount.source)
         if not given.is_absolute() or "\0" in mount.source:
@@ -136,8 +146,8 @@ class MountPolicy(Frozen):
             )
         if mount.within and not path.is_relative_to(mount.within):
             raise MountRefused(
-                f"{_shown(given, path)} is not in {mount.within}, and nobody has trusted the "
-                "agents there to write elsewhere; see `orchestrator trust`"
+                f"{_shown(given, path)} is not in {mount.within}, and you have not trusted "
+                "the agents there to write elsewhere; see `orchestrator trust`"
             )
         return path, identity
 
@@ -248,7 +258,7 @@ def _opened(given: Path, *, file: bool = False) -> tuple[Path, str]:
     try:
         fd = os.open(given, os.O_RDONLY | kind | getattr(os, "O_PATH", 0))
     except FileNotFoundError as exc:
-        raise MountRefused(f"{given} does not exist, so no container can be shown it") from exc
+        raise MountRefused(f"{given} does not exist, so no agent can be shown it") from exc
     except NotADirectoryError as exc:
         raise MountRefused(f"{given} is not a directory; share one of those") from exc
     except OSError as exc:

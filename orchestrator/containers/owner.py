@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -25,10 +26,12 @@ class Owner:
         self._lock = FileLock(self._owner_path(self.id))
 
     def __enter__(self) -> Self:
-        self._dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        check_state_dir(self._dir)
-        self.state = _state_id(self._dir / "id")
-        self._lock.acquire()
+        make_state_dir(self._dir)
+        try:
+            self.state = _state_id(self._dir / "id")
+            self._lock.acquire()
+        except OSError as exc:
+            raise unusable_state_dir(self._dir, exc) from exc
         return self
 
     def __exit__(
@@ -66,11 +69,14 @@ class Owner:
     def file_of(self, text: str) -> Path:
         """A file of the state directory with this text in it, and nothing else."""
         path = self._text_path(text)
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True, mode=0o700)
-            mine = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
-            mine.write_text(text)
-            mine.rename(path)
+        try:
+            if not path.exists():
+                path.parent.mkdir(exist_ok=True, mode=0o700)
+                mine = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
+                mine.write_text(text)
+                mine.rename(path)
+        except OSError as exc:
+            raise unusable_state_dir(self._dir, exc) from exc
         return path.absolute()
 
     def has(self, text: str) -> bool:
@@ -85,14 +91,40 @@ class Owner:
         return self._dir / "owners" / f"{safe or 'nobody'}.lock"
 
 
+def make_state_dir(folder: Path) -> None:
+    """Have the state directory; OperatorError if it cannot be, or is not ours alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as exc:
+        raise unusable_state_dir(folder, exc) from exc
+    check_state_dir(folder)
+
+
+def unusable_state_dir(folder: Path, exc: OSError) -> OperatorError:
+    """What an operator is told of a state directory that cannot be used."""
+    why = exc.strerror or type(exc).__name__
+    if isinstance(exc, FileExistsError | NotADirectoryError):
+        why = (
+            "it is not a directory" if folder.exists() else "a file is where a directory should be"
+        )
+    return OperatorError(
+        f"the state directory {folder} cannot be used: {why}. Check free space and permissions, or "
+        "name another one in ORCHESTRATOR_STATE_DIR"
+    )
+
+
 def check_state_dir(folder: Path) -> None:
     """OperatorError if another user could have put something into the state directory, whose
-    records decide what is removed.
+    records decide what is removed; or if it is no directory.
     """
     try:
         found = folder.stat()
     except FileNotFoundError:
         return
+    except OSError as exc:
+        raise unusable_state_dir(folder, exc) from exc
+    if not stat.S_ISDIR(found.st_mode):
+        raise unusable_state_dir(folder, NotADirectoryError())
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise OperatorError(
             f"the state directory {folder} can be written by another user; make it yours alone "

@@ -10,6 +10,7 @@ from typing import Protocol
 import anyio
 
 from orchestrator.containers.failure import classify
+from orchestrator.containers.images.claude_binary import Progress
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import ContainerSpec, Ending, Failure, Launch
@@ -98,6 +99,24 @@ class Reaped(Frozen):
 
     name: str
     why: str
+
+
+class EngineLookup(Protocol):
+    """What a plan needs to know of the engine that its container is made on."""
+
+    async def agent_image(self, progress: Progress = ...) -> str:
+        """The image that agents run in, unless agent.md names another; `progress` is told, line by
+        line, how it is made if it has to be.
+        """
+        ...
+
+    async def image_id(self, image: str) -> str:
+        """What an image's name stands for; "" if that is not known."""
+        ...
+
+    async def seccomp_profile(self) -> str | None:
+        """The strict profile; None where containers cannot have it."""
+        ...
 
 
 class Runtime(Protocol):

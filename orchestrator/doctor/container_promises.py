@@ -187,7 +187,7 @@ async def _sockets(container: Container) -> Finding:
 async def _processes(container: Container) -> Finding:
     seen = await ask(container, "processes")
     others = set(seen["pids"]) - {1, seen["own"]}
-    return not others, f"sees the warden, itself and {len(others) or 'no'} others"
+    return not others, f"sees our PID 1, itself and {len(others) or 'no'} others"
 
 
 async def _open_files(container: Container) -> Finding:
@@ -250,7 +250,7 @@ async def _memory(probes: Probes) -> Finding:
             if not container.fate.out_of_memory.is_set():
                 return False, f"{limit}: killed, but neither the engine nor the kernel tells why"
         await container.wire.ping()
-        return True, f"{limit}: killed, and reported; the warden still answers"
+        return True, f"{limit}: killed, and reported; our PID 1 still answers"
 
 
 async def _cut(probes: Probes) -> Finding:
@@ -280,7 +280,7 @@ ENGINE: Promise[Engine] = Promise(
 
 HELLO_PROMISE: Promise[Probes] = Promise(
     "hello",
-    "a container starts, and its warden answers",
+    "a container starts, and our program in it answers",
     _hello,
     "make the image again: `orchestrator images build`; unset ORCHESTRATOR_AGENT_IMAGE if it is "
     "not built on ours",
@@ -317,7 +317,7 @@ INSIDE_PROMISES: tuple[Promise[Container], ...] = (
         "capabilities",
         "the agent has no capability",
         _capabilities,
-        f"{_SANDBOX} dropped capabilities, or the image carries another warden: build it again",
+        f"{_SANDBOX} dropped capabilities, or the image is of another version: build it again",
     ),
     Promise(
         "privileges",
@@ -343,7 +343,7 @@ INSIDE_PROMISES: tuple[Promise[Container], ...] = (
         "user",
         "the agent is not root, and cannot become it",
         _user,
-        "the image carries another warden: build it again with `orchestrator images build`",
+        "the image is of another version: build it again with `orchestrator images build`",
     ),
     Promise(
         "setuid files",
@@ -383,11 +383,11 @@ INSIDE_PROMISES: tuple[Promise[Container], ...] = (
         "give the engine the pids control group; a rootless one needs `Delegate=pids`",
     ),
     Promise(
-        "warden",
-        "the agent can neither signal, trace nor read the warden",
+        "PID 1",
+        "the agent can neither signal, trace nor read our PID 1",
         _warden,
-        "the image carries another warden, or lets it run as the agent's user: build it again with "
-        "`orchestrator images build`",
+        "the image is of another version, or lets our program run as the agent's user: build it "
+        "again with `orchestrator images build`",
     ),
 )
 
@@ -400,14 +400,14 @@ ENDINGS: tuple[Promise[Probes], ...] = (
         "it is missing: boot with `cgroup_enable=memory swapaccount=1`)",
     ),
     Promise(
-        "wire cut",
-        "a container goes when its wire is cut",
+        "orchestrator gone",
+        "a container goes when the connection to it is cut",
         _cut,
         "use an engine that honours StdinOnce and AutoRemove; until then a crash leaves "
         "containers, which the next start of an orchestrator removes",
     ),
     Promise(
-        "wire cut, defied",
+        "gone, and defied",
         "so does one whose processes ignore signals",
         _cut_stubborn,
         "use an engine that honours StdinOnce and AutoRemove, on a kernel with pid namespaces",

@@ -24,6 +24,7 @@ from orchestrator.doctor.container_promises import (
 )
 from orchestrator.doctor.gateway_promises import GATEWAY
 from orchestrator.doctor.promise import Promise
+from orchestrator.doctor.server_promises import SERVERS_OF_TOOLS
 from orchestrator.doctor.workspace_promises import WORKSPACES
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import ContainerSpec
@@ -47,6 +48,8 @@ class Check(Frozen):
     """What was seen."""
     advice: str
     """What to do about it; empty when the promise holds."""
+    warning: bool = False
+    """It holds, or nothing depends on it yet; but a person should know."""
 
 
 async def examine(
@@ -66,7 +69,7 @@ async def examine(
             return
         for inside in (*INSIDE_PROMISES, *GATEWAY):
             yield await check(inside, probes.container)
-    for ending in (*WORKSPACES, *ENDINGS):
+    for ending in (*WORKSPACES, *SERVERS_OF_TOOLS, *ENDINGS):
         yield await check(ending, probes)
 
 

@@ -272,6 +272,11 @@ def fetch(port: str, *paths: str) -> Facts:
     return {path: _exchange(port, "GET", path) for path in paths}
 
 
+def post(port: str, path: str, *bodies: str) -> Facts:
+    """What a server on loopback answers to each of these."""
+    return {body: _exchange(port, "POST", path, body) for body in bodies}
+
+
 def search(*places: str) -> Facts:
     """Where a text is to be found that is read backwards: in files, and in what processes show."""
     wanted = sys.stdin.buffer.read()[::-1]
@@ -309,8 +314,10 @@ def stubborn() -> NoReturn:
     _wait_for_ever()
 
 
-def _exchange(port: str, method: str, target: str) -> Facts:
-    request = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+def _exchange(port: str, method: str, target: str, body: str = "") -> Facts:
+    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    size = f"Content-Length: {len(body.encode())}\r\n" if body else ""
+    request = f"{head}{size}\r\n{body}"
     answer = b""
     with socket.create_connection(("127.0.0.1", int(port)), ANSWER_SECONDS) as client:
         client.sendall(request.encode())

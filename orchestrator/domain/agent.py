@@ -7,18 +7,26 @@ import re
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import MIB, SHM_BYTES, leaves_room
 from orchestrator.domain.exchange import ApprovalBy
 from orchestrator.domain.hosts import host_rule
 from orchestrator.domain.names import Name
+from orchestrator.domain.tool_use import ServerUse, Verdict
 from orchestrator.domain.variables import Template
+
+RULE = r"[A-Za-z][A-Za-z0-9_*-]*(\([^()]+\))?"
+
+
+def _like(pattern: str) -> WithJsonSchema:
+    """For editors: how a text looks that a check of ours accepts, more or less."""
+    return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
 
 
 def _check_rule(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_*-]*(\([^()]+\))?", text):
+    if not re.fullmatch(RULE, text):
         raise ValueError(
             "must be the name of a tool, then perhaps a pattern without parentheses in it, "
             'such as "Read", "Bash(curl:*)" or "mcp__github"'
@@ -30,8 +38,11 @@ def _check_pattern(text: str) -> str:
     return text if text == "*" else _check_rule(text)
 
 
+VARIABLE_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+
+
 def _check_variable_name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+    if not re.fullmatch(VARIABLE_NAME, text):
         raise ValueError("is no name of a variable; it takes letters, digits and _")
     return text
 
@@ -66,6 +77,16 @@ def _check_path(text: str) -> str:
     return text
 
 
+def _check_file(text: str) -> str:
+    names = text.rstrip("/").split("/")
+    if any(name in ("", ".", "..") for name in names) or not text.isprintable() or "\\" in text:
+        raise ValueError(
+            "must be a file or a directory in the agent's folder, such as "
+            '"server.py" or "guides/style.md"'
+        )
+    return text
+
+
 def _writes(fields: dict[str, Any]) -> Workspace:
     """Agents that edit get a copy: what they change is handed back, and nothing is lost."""
     permissions = fields.get("permissions") or Permissions()
@@ -75,29 +96,34 @@ def _writes(fields: dict[str, Any]) -> Workspace:
 
 EDITING_TOOLS = frozenset(("Write", "Edit", "MultiEdit", "NotebookEdit"))
 
-Rule = Annotated[str, AfterValidator(_check_rule)]
+Rule = Annotated[str, AfterValidator(_check_rule), _like(RULE)]
 """A tool, and perhaps what of it, in the words of the agent's CLI."""
 
-Pattern = Annotated[str, AfterValidator(_check_pattern)]
+Pattern = Annotated[str, AfterValidator(_check_pattern), _like(rf"\*|{RULE}")]
 """A rule, or "*" for every tool."""
 
-Verdict = Literal["auto", "ask", "deny"]
-
-Host = Annotated[str, AfterValidator(_check_host)]
+Host = Annotated[str, AfterValidator(_check_host), _like(r"[^\s/@]+(/[0-9]{1,3}(:[0-9]{1,5})?)?")]
 """A name, "*." and a name, an address or a range of them; then perhaps a port."""
 
-AllowedHost = Annotated[str, AfterValidator(_check_allowed)]
+HOST_NAME = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?(:[0-9]{1,5})?"
+
+AllowedHost = Annotated[str, AfterValidator(_check_allowed), _like(rf"(\*\.)?{HOST_NAME}")]
 """The same without addresses, which are closed unless they are named as private."""
 
-SecretsHost = Annotated[str, AfterValidator(_check_secrets_host)]
+SecretsHost = Annotated[str, AfterValidator(_check_secrets_host), _like(HOST_NAME)]
 """A name, then perhaps a port."""
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
-PathPattern = Annotated[str, AfterValidator(_check_path)]
+PathPattern = Annotated[str, AfterValidator(_check_path), _like(r"/\S*")]
 """A path, whole segments: "*" is any one of them, and "/**" at the end all that follow."""
 
-Env = dict[Annotated[str, AfterValidator(_check_variable_name)], Template]
+VariableName = Annotated[str, AfterValidator(_check_variable_name), _like(VARIABLE_NAME)]
+
+AgentFileName = Annotated[str, AfterValidator(_check_file), _like(r"[^/\\][^\\]*")]
+"""A path in the agent's folder."""
+
+Env = dict[VariableName, Template]
 
 
 OWN_HEADERS = frozenset(
@@ -199,7 +225,7 @@ class Secret(Frozen):
     """Headers of the agent's that pass besides the usual ones, such as "Notion-Version"."""
     expose: Literal["env"] | None = None
     """`env`: let the value itself into the container, as an environment variable."""
-    variable: Annotated[str, AfterValidator(_check_variable_name)] | None = None
+    variable: VariableName | None = None
     """The name of that variable; without it, the secret's name in capitals."""
 
     @model_validator(mode="after")
@@ -216,7 +242,7 @@ class Secret(Frozen):
         if self.variable is not None and self.expose is None:
             raise ValueError("variable needs `expose: env`; otherwise no variable is set")
         if self.header.lower() in OWN_HEADERS:
-            raise ValueError(f"header is {self.header}, which the gateway sets itself")
+            raise ValueError(f"header is {self.header}, which the orchestrator sets itself")
         return self
 
     @property
@@ -358,6 +384,11 @@ class AgentSpec(Frozen):
     """Which tools it may use: none, unless allowed."""
     mcp_servers: tuple[McpServer, ...] = ()
     """MCP servers that run beside it in its container; their tools are allowed."""
+    server_uses: tuple[ServerUse, ...] = ()
+    """Servers outside its container, and which tools of theirs it may call; in agent.md they are
+    entries of mcp_servers that say `use: NAME`."""
+    files: Annotated[tuple[AgentFileName, ...], Field(max_length=64)] = ()
+    """Files and directories beside agent.md that the agent finds in /agent, to read."""
     output_schema: dict[str, object] | None = None
     """A JSON Schema that the answer must satisfy; also the name of a file beside agent.md."""
     output_format: Literal["text", "json"] = Field(default_factory=_format_for_schema)
@@ -405,6 +436,7 @@ class AgentSpec(Frozen):
                 "remove one of them"
             )
         names = [server.name for server in self.mcp_servers]
+        names += [use.use for use in self.server_uses]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"mcp_servers has {', '.join(twice)} more than once; rename one")
@@ -438,7 +470,8 @@ class AgentSpec(Frozen):
     @property
     def may_wait(self) -> bool:
         """A run of it may wait for its caller, or for a subagent that does."""
-        return self.ask.whom != "nobody" or bool(self.ask_rules or self.subagents)
+        approved = any("ask" in use.approve.values() for use in self.server_uses)
+        return self.ask.whom != "nobody" or approved or bool(self.ask_rules or self.subagents)
 
     @property
     def searches_web(self) -> bool:

@@ -10,6 +10,7 @@ from orchestrator.domain.window import WINDOW, who
 AuditAct = Literal[
     "run",  # a caller asks for a run: subject = the agent
     "token",  # a client comes with a token over HTTP: subject = where from
+    "call",  # who calls is not known, or says to be another: subject = what was called
     "see",  # a caller asks about a run: subject = the run
     "answer",  # a question is answered: subject = the question
     "approve",  # a tool call is decided: subject = the call and its tool
@@ -18,6 +19,8 @@ AuditAct = Literal[
     "apply",  # what a run changed is applied: subject = the workspace
     "host",  # an agent wants to reach a host: subject = host:port
     "secret",  # a request of an agent is given a secret: subject = the secret and the host
+    "gateway",  # an agent outside asks for something: subject = what, of which server, as whom
+    "tool",  # an agent calls a server's tool: subject = server/tool
     "budget",  # an agent has used up its money: subject = the amount
     "trust",  # a project is trusted, or no longer: subject = the project
 ]
@@ -62,3 +65,10 @@ class AuditEntry(Frozen):
             allowed=allowed,
             why=why,
         )
+
+
+def stranger(project: str, where: str, why: str) -> AuditEntry:
+    """A request that was refused before it was known who calls."""
+    return AuditEntry(
+        project=project, who="unknown", act="token", subject=where, allowed=False, why=why
+    )

@@ -28,6 +28,10 @@ PARENT_PORT = 8083
 """Where the agent asks its caller: an MCP server of ours."""
 PARENT_URL = f"http://127.0.0.1:{PARENT_PORT}/mcp"
 
+TOOLS_PORT = 8084
+"""Where the agent finds servers outside of its container: TOOLS_URL/NAME, each an MCP server."""
+TOOLS_URL = f"http://127.0.0.1:{TOOLS_PORT}"
+
 SHM_BYTES = 64 * MIB
 """The usual size of /dev/shm, which counts beside scratch space."""
 
@@ -36,6 +40,8 @@ SCRATCH_SHARE = 0.75
 
 HOME = "/home/agent"
 WORKSPACE = "/workspace"
+AGENT_FILES = "/agent"
+"""Where files of the agent's folder are, to read."""
 
 RESERVED_TARGETS = (
     *("/", "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/sbin", "/opt", "/run", "/var"),
@@ -115,6 +121,8 @@ class Tmpfs(Frozen):
 
     target: str
     size_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
+    writable: bool = True
+    """By the agent; otherwise by root alone, before the agent's programs run."""
 
     _target = field_validator("target")(_check_target)
 
@@ -158,13 +166,18 @@ class ContainerSpec(Frozen):
 
     @model_validator(mode="after")
     def _scratch_leaves_room(self) -> Self:
-        scratch = sum(t.size_bytes for t in self.tmpfs) + self.limits.shm_bytes
+        scratch = sum(t.size_bytes for t in self.scratch) + self.limits.shm_bytes
         if not leaves_room(scratch, self.limits.memory_bytes):
             raise ValueError(
                 f"tmpfs and /dev/shm add up to {scratch // MIB} MiB of a memory limit of "
                 f"{self.limits.memory_bytes // MIB} MiB; leave at least a quarter for processes"
             )
         return self
+
+    @property
+    def scratch(self) -> tuple[Tmpfs, ...]:
+        """What the agent can fill up."""
+        return tuple(each for each in self.tmpfs if each.writable)
 
     @property
     def digest(self) -> str:
@@ -191,6 +204,9 @@ class Launch(Frozen):
     """A program of the orchestrator's, whose answer is believed: the agent beside it can neither
     trace it nor reach its pipes. It needs a program that does not give up an effective uid that
     differs from its real one, as shells do."""
+    root: bool = False
+    """As root inside, which is not the agent's user: for an errand that writes what the agent is
+    only to read."""
 
 
 class Ending(Frozen):

@@ -8,6 +8,7 @@ from typing import Literal
 from orchestrator.domain import Frozen
 
 EventKind = Literal[
+    "image",  # the agent image is being made; told before the run begins, and not kept
     "queued",  # waits for its turn
     "starting",  # a container is being made
     "started",  # the CLI runs
@@ -25,6 +26,9 @@ EventKind = Literal[
     "egress",  # a connection or request through the gateway: data = host, port, rule, bytes
     "egress_denied",  # one that was refused: data = host, port, why
     "secret_used",  # a request that a secret was added to: data = secret, host, method, path
+    "server",  # a server of tools starts, ends, or is not as it was pinned: data = server
+    "server_call",  # a tool of one was called: data = server, tool, direct, is_error, bytes, ...
+    "server_denied",  # a call that was refused: data = server, tool, code, rule, why
     "workspace",  # copied in, or what was changed: data = files, bytes, seconds
     "asked",  # the agent asks its parent: data = message_id, default_answer
     "answered",  # and was told: data = message_id, by (caller, default)
@@ -44,7 +48,7 @@ class Event(Frozen):
 
     run_id: str
     seq: int
-    """Counts up from 1 within the run."""
+    """Counts up from 1 within the run; 0 is before it, and in no record."""
     at: float
     """Seconds since 1970."""
     kind: EventKind

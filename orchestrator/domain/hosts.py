@@ -45,13 +45,14 @@ class HostRule:
 def host_rule(text: str) -> HostRule:
     """What a rule means; ValueError, in words that go on after it, if it means nothing."""
     if "://" in text:
-        raise ValueError('is a URL; write the host alone, such as "api.github.com"')
+        host = re.split(r"[/?#]", text.partition("://")[2])[0].rpartition("@")[2]
+        raise ValueError(f'is a URL; write the host alone: "{host or "api.github.com"}"')
     if text == "*":
         raise ValueError("allows every host; if that is meant, write `network: open`")
     host, port = (text, None) if _network(text) is not None else _split(text)
     if port == 0:
         raise ValueError("has no port between 1 and 65535")
-    network = _network(host) if port is None or "/" not in host else None
+    network = _network(host)
     if network is not None:
         return HostRule(text, network=network, port=port)
     name = normal_host(host.removeprefix("*."))

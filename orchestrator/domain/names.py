@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, WithJsonSchema
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -20,5 +20,9 @@ def check_name(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(check_name)]
+Name = Annotated[
+    str,
+    AfterValidator(check_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"}),
+]
 """Letters, digits, "-", "_" and ".", as a folder or a caller is called."""

@@ -40,7 +40,11 @@ class Clock:
     @property
     def spent(self) -> float:
         """Seconds at work so far."""
-        running = 0.0 if self._since is None else anyio.current_time() - self._since
+        now, running = anyio.current_time(), 0.0
+        if self._since is not None:
+            running = now - self._since
+        elif self._still_since is not None:
+            running = max(0.0, now - self._still_since - self._may_stop)
         return self._before + running
 
     def stands_still(self) -> bool:
@@ -99,8 +103,17 @@ class Clock:
         """Wait until so many seconds have been spent at work."""
         while (left := seconds - self.spent) > 0:
             changed = self._changed
-            with anyio.move_on_after(inf if self._since is None else left):
+            with anyio.move_on_after(self._soonest(left)):
                 await changed.wait()
+
+    def _soonest(self, left: float) -> float:
+        """How long it takes to spend so many seconds, as things are."""
+        if self._since is not None:
+            return left
+        if self._still_since is None:
+            return inf
+        patience = self._may_stop - (anyio.current_time() - self._still_since)
+        return max(0.0, patience) + left
 
     async def until_still(self) -> None:
         """Wait until time stands still."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 import uuid
@@ -20,12 +19,9 @@ from orchestrator.domain.events import EventKind
 from orchestrator.engine.record import Record
 from orchestrator.engine.unfinished import UnfinishedText
 from orchestrator.errors import WireLost
-from orchestrator.runners.claude import input as claude_input
-from orchestrator.runners.claude.output import Parser
-from orchestrator.runners.claude.permissions import is_asked_about
+from orchestrator.runners.contract import Runner
 from orchestrator.runners.signs import (
-    ControlAnswered,
-    ControlAsked,
+    Listening,
     PermissionAsked,
     PermissionWithdrawn,
     Ready,
@@ -80,7 +76,7 @@ MAX_DENIED = 100
 """Names of denied tools that are kept; any process in the container can make them up."""
 
 MAX_ASKED = 64
-"""Calls that wait for permission at the same time, and refusals that wait to be sent."""
+"""Calls that wait for permission at the same time, and replies that wait to be sent."""
 
 NOBODY_ALLOWS = "no rule allows this call, and it cannot be approved; do without it"
 
@@ -123,15 +119,20 @@ class Approver(Protocol):
 
 @asynccontextmanager
 async def open_cli(
-    container: Container, launch: Launch, *, ready: bool = False, rehearse: bool = False
+    container: Container,
+    launch: Launch,
+    runner: Runner,
+    *,
+    ready: bool = False,
+    rehearse: bool = False,
 ) -> AsyncIterator[Conversation]:
     """Start the CLI in a container and read it; leaving the block ends the CLI.
 
     With `ready`, wait until it can take messages, and with `rehearse` have it do a turn that comes
-    to nothing; WireLost if it does not get that far.
+    to nothing, if it has that ability; WireLost if it does not get that far.
     """
     async with container.spawn(launch) as process:
-        conversation = Conversation(process)
+        conversation = Conversation(process, runner)
         pump = asyncio.create_task(conversation.pump())
         try:
             if ready:
@@ -160,13 +161,14 @@ class Conversation:
     What the CLI says is noted in the record of the run that it is bound to; before that, nowhere.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, runner: Runner) -> None:
         self.process = process
+        self._runner = runner
+        self._dialogue = runner.dialogue()
         self._output_left = OUTPUT_BYTES
         self._record: Record | None = None
         self._approver: Approver | None = None
-        self._controls: dict[str, asyncio.Event] = {}
-        self._parser = Parser()
+        self._listening = asyncio.Event()
         self._turns: asyncio.Queue[TurnEnded | None] = asyncio.Queue()
         self._open_turns = 0
         self._unread: set[str] = set()
@@ -178,11 +180,10 @@ class Conversation:
         self._exited = False
         """The process has ended. The rest of its output may still arrive; it reads no more."""
         self._ended = False
-        self._requests = itertools.count(1)
         self._writing = anyio.Lock()
         self._noise = 0
         self._asked: dict[str, PermissionAsked] = {}
-        self._refusals: asyncio.Queue[bytes] = asyncio.Queue(MAX_ASKED)
+        self._replies: asyncio.Queue[bytes] = asyncio.Queue(MAX_ASKED)
         self._last_said = ""
         self._unfinished = UnfinishedText()
         self.ready = Ready()
@@ -226,17 +227,17 @@ class Conversation:
 
     async def initialize(self) -> None:
         """The first thing to say; returns when the CLI can take messages. CliEnded if it cannot."""
-        request = f"begin-{next(self._requests)}"
-        done = self._controls[request] = asyncio.Event()
-        await self._write(claude_input.initialize(request))
-        await done.wait()
+        await self._write(self._dialogue.begin())
+        await self._listening.wait()
         if self._ended:
             raise CliEnded
 
     async def rehearse(self) -> None:
-        """Have the CLI do a turn that comes to nothing. CliEnded if it does not live through it."""
+        """Have the CLI do a turn that comes to nothing, if it can. CliEnded if it ends by that."""
+        if not self._runner.abilities.rehearses:
+            return
         self._open_turns += 1
-        await self._write(claude_input.rehearsal())
+        await self._write(self._dialogue.rehearse())
         await self.turn()
 
     @property
@@ -260,11 +261,11 @@ class Conversation:
         message_id = str(uuid.uuid4()) if awaited else ""
         if awaited:
             self._unread.add(message_id)
-        await self._write(claude_input.user_message(text, message_id))
+        await self._write(self._dialogue.say(text, message_id))
 
     async def interrupt(self) -> None:
         """Stop the turn that is under way; it ends as interrupted."""
-        await self._write(claude_input.interrupt(f"stop-{next(self._requests)}"))
+        await self._write(self._dialogue.interrupt())
 
     async def answer_permission(
         self,
@@ -281,9 +282,9 @@ class Conversation:
         if asked is None:
             return False
         if allow:
-            line = claude_input.allow(request_id, asked.input if input is None else input)
+            line = self._dialogue.allow(asked, asked.input if input is None else input)
         else:
-            line = claude_input.deny(request_id, message or NOBODY_ALLOWS)
+            line = self._dialogue.deny(asked, message or NOBODY_ALLOWS)
         await self._write(line)
         return True
 
@@ -309,7 +310,7 @@ class Conversation:
         """
         try:
             async with anyio.create_task_group() as answering:
-                answering.start_soon(self._send_refusals)
+                answering.start_soon(self._send_replies)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._read_stdout, tasks.cancel_scope)
                     tasks.start_soon(self._read_stderr, tasks.cancel_scope)
@@ -324,8 +325,7 @@ class Conversation:
         finally:
             self._ended = True
             self._turns.put_nowait(None)
-            for waited_for in self._controls.values():
-                waited_for.set()
+            self._listening.set()
             with suppress(Exception):  # the approver may have gone with its run
                 self._give_up_asked()
 
@@ -344,15 +344,15 @@ class Conversation:
                     return
                 for lines in _lines(data):
                     began = time.perf_counter()
-                    self._hear(self._parser.feed(lines))
+                    self._hear(self._dialogue.hear(lines))
                     await _give_way(time.perf_counter() - began)
-            self._hear(self._parser.finish())
+            self._hear(self._dialogue.hear_end())
 
-    async def _send_refusals(self) -> None:
+    async def _send_replies(self) -> None:
         # In a task of its own: the CLI may not read its stdin before we have read its stdout.
         with suppress(CliEnded):
             while True:
-                await self._write(await self._refusals.get())
+                await self._write(await self._replies.get())
 
     async def _read_stderr(self, scope: anyio.CancelScope) -> None:
         with suppress(OSError, WireLost):
@@ -388,15 +388,12 @@ class Conversation:
                     self._unread.discard(sign.message_id)
                     self._taken += 1
                     self.announces = True
-            elif isinstance(sign, ControlAnswered):
-                if sign.request_id in self._controls:
-                    self._controls.pop(sign.request_id).set()
+            elif isinstance(sign, Listening):
+                self._listening.set()
             elif isinstance(sign, PermissionAsked):
                 self._on_asked(sign)
             elif isinstance(sign, PermissionWithdrawn):
                 self._withdraw(sign.request_id)
-            elif isinstance(sign, ControlAsked):
-                self._refuse(claude_input.refuse(sign.request_id, "not supported"))
             elif isinstance(sign, Ready):
                 self._on_ready(sign)
             elif isinstance(sign, Said):
@@ -417,6 +414,8 @@ class Conversation:
                 self._noise += 1
                 if self._noise <= NOISE_LINES:
                     self._note("warning", f"not understood: {sign.text}")
+        if replies := self._dialogue.replies():
+            self._reply(replies)
 
     def _on_ended(self, sign: TurnEnded) -> None:
         # All that was taken up since the turn before was part of this one.
@@ -439,14 +438,14 @@ class Conversation:
             return  # the approver knows
         approver = self._approver
         if approver is None:
-            self._refuse(claude_input.deny(sign.request_id, NOBODY_ALLOWS))
-        elif not is_asked_about(sign, approver.allow_rules, approver.ask_rules):
+            self._reply(self._dialogue.deny(sign, NOBODY_ALLOWS))
+        elif not self._runner.is_asked_about(sign, approver.allow_rules, approver.ask_rules):
             why = ONE_BY_ONE if sign.why == "parts" else NOBODY_ALLOWS
-            self._refuse(claude_input.deny(sign.request_id, why))
+            self._reply(self._dialogue.deny(sign, why))
         elif not sign.is_whole:
-            self._refuse(claude_input.deny(sign.request_id, TOO_LARGE))
+            self._reply(self._dialogue.deny(sign, TOO_LARGE))
         elif len(self._asked) >= MAX_ASKED:
-            self._refuse(claude_input.deny(sign.request_id, TOO_MANY_ASKED))
+            self._reply(self._dialogue.deny(sign, TOO_MANY_ASKED))
         else:
             self._asked[sign.request_id] = sign
             approver.ask(sign)
@@ -458,13 +457,13 @@ class Conversation:
 
     def _give_up_asked(self) -> None:
         """The turn that they belong to is over. What may wait all the same is refused."""
-        for request_id in list(self._asked):
+        for request_id, asked in list(self._asked.items()):
             self._withdraw(request_id)
-            self._refuse(claude_input.deny(request_id, TOO_LATE))
+            self._reply(self._dialogue.deny(asked, TOO_LATE))
 
-    def _refuse(self, line: bytes) -> None:
+    def _reply(self, line: bytes) -> None:
         with suppress(asyncio.QueueFull):  # the CLI does not ask so much; these are made up
-            self._refusals.put_nowait(line)
+            self._replies.put_nowait(line)
 
     def _note(self, kind: EventKind, text: str, **data: object) -> None:
         if self._record is not None:

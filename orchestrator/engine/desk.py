@@ -40,7 +40,7 @@ APPROVAL_BYTES = 8 * MIB
 """Of the inputs of all of them together."""
 
 NO_ANSWER = "No answer came in time. Go on with your best judgement, and say so in your answer."
-BY_DEFAULT = "(by default, nobody answered in time) "
+BY_DEFAULT = "(by default: no answer came in time) "
 ANSWERED_BEFORE = "(as before the orchestrator was killed) "
 NOT_APPROVED = "No approval came in time; do without it."
 ASKED_TWICE = "A call of this id has been asked about before; make a new call."

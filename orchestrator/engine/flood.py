@@ -8,7 +8,10 @@ from collections.abc import Callable
 from orchestrator.domain.events import EventKind
 
 OUTSIDE: frozenset[EventKind] = frozenset(
-    ("model_request", "egress", "egress_denied", "secret_used")
+    (
+        *("model_request", "egress", "egress_denied", "secret_used"),
+        *("server", "server_call", "server_denied"),
+    )
 )
 """What the gateway saw. It is counted by itself: chatter must not hide it."""
 

@@ -12,6 +12,7 @@ import anyio
 from orchestrator.domain.container import MIB
 from orchestrator.domain.result import ChangedFile, Reason, RunResult, RunStatus, Usage
 from orchestrator.domain.task import Task
+from orchestrator.domain.words import ended_as
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.prepared import Prepared
@@ -20,7 +21,7 @@ from orchestrator.engine.stage import Stage
 from orchestrator.errors import CallerRefused, RunRefused
 from orchestrator.output import fenced
 from orchestrator.plan import Plan
-from orchestrator.runners.claude.launch import PARENT
+from orchestrator.runners.contract import PARENT
 from orchestrator.runners.signs import TurnEnded
 from orchestrator.store.session_rows import SessionKey
 
@@ -191,7 +192,9 @@ class LiveRun:
             self.model = conversation.ready.model
             self.session_id = conversation.ready.session_id
             self.denied_tools = tuple(conversation.denied)
-            servers = {PARENT, *(server.name for server in self.prepared.agent.mcp_servers)}
+            agent = self.prepared.agent
+            servers = {PARENT, *(server.name for server in agent.mcp_servers)}
+            servers |= {use.use for use in agent.server_uses}
             failed = conversation.failed_servers
             self.failed_mcp_servers = tuple(name for name in failed if name in servers)
             self.note_use(stage)
@@ -330,7 +333,7 @@ class LiveRun:
         result = await self.run_child(child)
         if result.status != "completed":
             said = fenced(result.message, agent, child.run_id)
-            raise RunRefused(f"{agent} {result.status} ({result.reason}):\n{said}")
+            raise RunRefused(f"{agent} {ended_as(result.status, result.reason)}:\n{said}")
         return fenced(result.result, agent, child.run_id)
 
 

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
+from orchestrator.domain.tool_lock import Brokered
 from orchestrator.engine.sessions.memory import MemoryText
 from orchestrator.engine.spares.spare import spare_key, takes_spares
 from orchestrator.plan import STAND_IN_CONVERSATION, STAND_IN_TOKEN, Place, Plan, plan
@@ -29,8 +30,10 @@ class Prepared:
     values: Mapping[str, SecretStr]
     """Of the agent's secrets, by their names."""
     memory: MemoryText
+    brokered: tuple[Brokered, ...] = ()
+    """The servers outside that its agent uses."""
     versions: tuple[str, ...] = ()
-    """What the plan's names stand for now: the image, the directories."""
+    """What the plan's names stand for now: the image, the directories, the servers of tools."""
     at: float = field(default_factory=time.monotonic)
     """When it was looked up."""
 
@@ -56,6 +59,7 @@ class Prepared:
             self.variables,
             token,
             {name: value.get_secret_value() for name, value in self.values.items()},
+            brokered=self.brokered,
             memory=self.memory.briefing,
             conversation=conversation,
             resume=resume,

@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.outside import OutsideRules
+from orchestrator.domain.tool_server import ToolServer
 from orchestrator.errors import NotTrusted, OperatorError
-from orchestrator.store.trust_book import TrustBook, inode
+from orchestrator.store.trust_book import TrustBook, which_project
 from orchestrator.trust import (
     NOTHING,
     USUAL_FOLDER,
     Extent,
-    TrustedProject,
     extent_of,
     grown,
     is_below,
+    outside_extent,
+    server_extent,
     trust_command,
     without_writing,
 )
 
+if TYPE_CHECKING:
+    from orchestrator.catalog import Catalog  # which loads the reader of YAML, for `runs` too
+
+AGENTS_OUTSIDE = "agents outside"
+"""Their name among those of agents, which have no blank in theirs."""
+
 WANTS_SHOWN = 6
 """How much of what an agent wants a refusal names."""
-
-Agents = Mapping[str, AgentSpec]
 
 
 class ProjectTrust:
     """The trust in one directory of agents. Blocks: it looks at the disk."""
 
-    def __init__(self, book: TrustBook, agents_dir: Path, always: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        book: TrustBook,
+        agents_dir: Path,
+        always: Sequence[Path] = (),
+        rules: Callable[[], OutsideRules | None] = lambda: None,
+        rules_are_own: bool = False,
+    ) -> None:
+        """`rules` are those for agents outside, if there are any."""
         self.book = book
+        self._read_rules = rules
+        self._rules_are_own = rules_are_own
         self._named = agents_dir
         self.always = tuple(real for folder in always if (real := _real(folder)) is not None)
         """The operator's own: what is below them is trusted with everything."""
@@ -59,60 +77,116 @@ class ProjectTrust:
         """Whether a setting of the operator's trusts all of it."""
         return is_below(self.agents_dir, self.always)
 
-    def check(self, agent: AgentSpec, others: Agents, workspace: Path | None = None) -> Path | None:
+    def check(
+        self, agent: AgentSpec, others: Catalog, workspace: Path | None = None
+    ) -> Path | None:
         """NotTrusted if the agent wants what nobody has trusted it with. Else where alone it may
         write to a workspace, which may have become a link by the time it is mounted; None is
         anywhere.
         """
         wants = self.wants(agent, others, workspace)
         if not wants:
-            return self.project if self._new(agent, extent_of(agent, others)) else None
+            return self.project if self._new(agent, extent_in(agent, others)) else None
         more = f"; and {len(wants) - WANTS_SHOWN} more" * (len(wants) > WANTS_SHOWN)
         raise NotTrusted(
-            f"agent {agent.name!r} does not run: nobody has trusted {self._shown} with what it "
+            f"agent {agent.name!r} does not run: {self._shown} is not trusted with what it "
             f"wants ({'; '.join(wants[:WANTS_SHOWN])}{more}); a person looks at it and agrees "
             f"with: {trust_command(self.agents_dir)}"
         )
 
     def wants(
-        self, agent: AgentSpec, others: Agents, workspace: Path | None = None
+        self, agent: AgentSpec, others: Catalog, workspace: Path | None = None
     ) -> tuple[str, ...]:
         """What the agent could reach, and nobody has trusted it with; on this workspace."""
         return self._new(agent, self.extent(agent, others, workspace))
 
-    def extent(self, agent: AgentSpec, others: Agents, workspace: Path | None = None) -> Extent:
+    def extent(self, agent: AgentSpec, others: Catalog, workspace: Path | None = None) -> Extent:
         """What the agent could reach on this workspace. Writing to the project itself is free, if
         it has its agents in agents/: a repository can also say that they are in `..`, and would
         have all that lies beside it for a project.
         """
-        found = extent_of(agent, others)
+        found = extent_in(agent, others)
         if workspace is None:
             return without_writing(found)
         usual, real = self.agents_dir.name == USUAL_FOLDER, _real(workspace)
         inside = usual and real is not None and is_below(real, (self.project,))
         return without_writing(found) if inside else found
 
-    def growth(self, agents: Agents) -> dict[str, tuple[str, ...]]:
+    def check_server(self, server: ToolServer) -> None:
+        """NotTrusted if a server could reach what no agent that uses it is trusted with."""
+        wants = self.server_wants(server)
+        if wants:
+            raise NotTrusted(
+                f"the server {server.name!r} is not started: {self._shown} is not trusted with "
+                f"what it wants ({'; '.join(wants[:WANTS_SHOWN])}); a person looks at it and says "
+                "--yes, or trusts an agent that uses it"
+            )
+
+    def server_wants(self, server: ToolServer) -> tuple[str, ...]:
+        """What a server could reach, and no agent that uses it is trusted with; a line each."""
+        if self.is_set:
+            return ()
+        known = {grant for extent in self._trusted().values() for grant in extent.grants}
+        return tuple(str(grant) for grant in server_extent(server) if grant not in known)
+
+    def check_outside(self, server: ToolServer, rules: OutsideRules) -> None:
+        """NotTrusted if agents outside would reach through a server, by these rules, what nobody
+        has trusted them with.
+        """
+        if self.is_set:
+            return
+        trusted = self._trusted()
+        known = [grant for extent in trusted.values() for grant in extent.grants]
+        before = trusted.get(AGENTS_OUTSIDE, NOTHING)
+        before = before.model_copy(update={"grants": (*before.grants, *known)})
+        now = outside_extent(rules, {server.name: server}, own=self._rules_are_own)
+        through = f"server {server.name}"
+        denied = tuple(grant for grant in before.denied if grant.through == through)
+        wants = grown(before.model_copy(update={"denied": denied}), now)
+        if wants:
+            raise NotTrusted(
+                f"the server {server.name!r} is not started for agents outside: "
+                f"{self._shown} is not trusted with what they could do with it "
+                f"({'; '.join(wants[:WANTS_SHOWN])}); a person looks at it and agrees with: "
+                f"{trust_command(self.agents_dir)}"
+            )
+
+    def extents(self, catalog: Catalog) -> dict[str, Extent]:
+        """What each agent could reach, and agents outside if there are rules for them."""
+        found = {name: extent_in(agent, catalog) for name, agent in catalog.agents.items()}
+        if self._rules is None:
+            return found
+        servers = {name: known.server for name, known in catalog.servers.items()}
+        outside = outside_extent(self._rules, servers, own=self._rules_are_own)
+        return {**found, AGENTS_OUTSIDE: outside} if outside.grants else found
+
+    @cached_property
+    def _rules(self) -> OutsideRules | None:
+        """Read once: what a person is shown is what is trusted."""
+        return self._read_rules()
+
+    def growth(self, catalog: Catalog) -> dict[str, tuple[str, ...]]:
         """What is to be trusted, by agent; those that want nothing new are not in it."""
         if self.is_set:
             return {}
         trusted = self._trusted()
         found = {
-            name: grown(trusted.get(name, NOTHING), extent_of(agent, agents))
-            for name, agent in agents.items()
+            name: grown(trusted.get(name, NOTHING), extent)
+            for name, extent in self.extents(catalog).items()
         }
         return {name: more for name, more in found.items() if more}
 
-    def trust(self, agents: Agents) -> None:
+    def trust(self, catalog: Catalog) -> None:
         """Trust these agents with what they could reach as they are here, and with no more."""
-        extents = {name: extent_of(agent, agents) for name, agent in agents.items()}
-        project = TrustedProject(
-            agents_dir=self.agents_dir,
-            inode=inode(self.agents_dir),
-            at=time.time(),
-            agents={name: extent for name, extent in extents.items() if extent != NOTHING},
-        )
-        self.book.keep(project)
+        self._keep(self.extents(catalog))
+
+    def trust_also(self, agent: AgentSpec, catalog: Catalog) -> None:
+        """Trust one agent more with what it could reach; of the others nothing changes."""
+        self._keep({**self._trusted(), agent.name: extent_in(agent, catalog)})
+
+    def _keep(self, extents: Mapping[str, Extent]) -> None:
+        wanting = {name: extent for name, extent in extents.items() if extent.grants}
+        self.book.keep(which_project(self.agents_dir).trusted_with(wanting))
 
     def _new(self, agent: AgentSpec, now: Extent) -> tuple[str, ...]:
         if not now.grants or self.is_set:
@@ -122,6 +196,12 @@ class ProjectTrust:
     def _trusted(self) -> Mapping[str, Extent]:
         found = self.book.of(self.agents_dir)
         return {} if found is None else found.agents
+
+
+def extent_in(agent: AgentSpec, catalog: Catalog) -> Extent:
+    """What an agent could reach with the agents and the servers beside it."""
+    servers = {name: known.server for name, known in catalog.servers.items()}
+    return extent_of(agent, catalog.agents, servers)
 
 
 def _real(path: Path) -> Path | None:

@@ -18,7 +18,7 @@ from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.task import Task
 from orchestrator.engine.flood import ALWAYS, Flood, group
 from orchestrator.errors import StoreFailed
-from orchestrator.redaction import Redactor, Sought
+from orchestrator.redaction import Redactor, Sought, clean_json
 from orchestrator.store.audit import MAX_SUBJECT, MAX_WHY
 from orchestrator.store.runs import Store
 
@@ -231,18 +231,11 @@ class Record:
     def sure(self, text: str) -> str:
         """The beginning of a text that goes on, up to what may be the beginning of a secret."""
         head = text.encode("utf-8", "surrogatepass")
-        decided, _ = self._redactor.masked(head, b"*", last=False)
-        return head[: len(decided)].decode("utf-8", "ignore")
+        return head[: self._redactor.sure(head)].decode("utf-8", "ignore")
 
     def clean_value(self, value: object) -> object:
         """The same for a JSON value, keys included."""
-        if isinstance(value, str):
-            return self.clean(value)
-        if isinstance(value, dict):
-            return {self.clean(str(key)): self.clean_value(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.clean_value(item) for item in value]
-        return value
+        return clean_json(value, self.clean)
 
     async def cleaned(self, value: object) -> object:
         """The same, of what may be so long that other runs must not wait for it."""

@@ -18,6 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import Launch
 from orchestrator.domain.result import ChangedFile, RunResult
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.live import LiveRun
@@ -28,6 +29,7 @@ from orchestrator.engine.workspaces.checkpoints import keep_checkpoints
 from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.engine.workspaces.second_wires import SecondWires
 from orchestrator.errors import CallerError, OrchestratorError
+from orchestrator.runners.known import RUNNERS
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.workspace.reading.tree import Snapshot
 from orchestrator.workspace.transfer import COLLECT_SECONDS
@@ -43,6 +45,11 @@ EDIT_REFUSED = (
 )
 
 NOT_ASKED = "the caller could not be asked to approve this call; do without it"
+
+SERVER_LOG_SECONDS = 5.0
+SERVER_LOG_BYTES = 4096
+SERVER_LOG_LINES = 3
+"""What is looked at of a server that did not start, and how much of it a warning repeats."""
 
 NOT_KEPT = "the orchestrator could not write down how the run ended; its log says more"
 
@@ -80,13 +87,20 @@ async def execute(
             record.note("warning", str(exc))
         else:
             live.fail("start_failed", str(exc))
-    except Exception:
+    except Exception as exc:
         log.exception("run %s", live.run_id)
         if not live.decided:
-            live.fail("machinery", "the orchestrator failed; its log says more")
+            live.fail("machinery", _our_failure(exc))
     finally:
         if stage is not None:  # requests that were under way when the conversation ended
             live.note_use(stage)
+
+
+def _our_failure(exc: Exception) -> str:
+    if isinstance(exc, OSError) and exc.strerror:  # of this machine: its disk, its files
+        place = f"{exc.filename}: " if exc.filename else ""
+        return f"{place}{exc.strerror}. Check free space and permissions on this machine"
+    return "the orchestrator failed; its log says more"
 
 
 @asynccontextmanager
@@ -135,6 +149,8 @@ async def _work(
             tasks.start_soon(watch_waiting, live.clock, stage.container)
         tasks.start_soon(_watch_disk, live, stage, tasks.cancel_scope)
         tasks.start_soon(wires.keep_looking)
+        if plan.agent.mcp_servers:
+            tasks.start_soon(_tell_failed_servers, live, stage)
         if snapshot is not None:
             save = partial(copies.checkpoint, plan, stage.container, snapshot, record)
             tasks.start_soon(keep_checkpoints, save, stage.container, record)
@@ -208,6 +224,28 @@ async def _warn_of_limits(live: LiveRun, stage: Stage) -> None:
         hits = await stage.limits.take_hits()
     for hit in hits:
         live.record.note("warning", f"{hit.reason}: {hit.message}", reason=hit.reason)
+
+
+async def _tell_failed_servers(live: LiveRun, stage: Stage) -> None:
+    """Note what the MCP servers of the agent that did not start said on stderr, the first time
+    that the CLI tells of them.
+    """
+    agent, conversation = live.plan.agent, stage.conversation
+    await conversation.at_work.wait()
+    own = [server.name for server in agent.mcp_servers]
+    failed = [name for name in own if name in conversation.failed_servers]
+    with anyio.move_on_after(SERVER_LOG_SECONDS, shield=bool(failed)):
+        for name in failed:
+            log_file = RUNNERS[agent.runner].server_log(name)
+            look = Launch(argv=("head", "-c", str(SERVER_LOG_BYTES), log_file), errand=True)
+            try:
+                read = (await stage.container.run(look)).stdout
+            except OrchestratorError:
+                return  # the container has ended, and that is told
+            said = read.decode(errors="replace").strip()
+            last = " / ".join(said.splitlines()[-SERVER_LOG_LINES:]) or "it said nothing on stderr"
+            text = f"the MCP server {name} did not start: {last}"
+            live.record.note("warning", text, server=name, stderr=said)
 
 
 async def _keep_flushing(record: Record, conversation: Conversation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets as random
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import (
@@ -15,6 +16,7 @@ from contextlib import (
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -22,7 +24,7 @@ import anyio.to_thread
 from orchestrator.access import check_caller, narrowed
 from orchestrator.catalog import AgentsDir
 from orchestrator.domain.agent import AgentSpec
-from orchestrator.domain.audit import AuditAct, AuditEntry
+from orchestrator.domain.audit import AuditAct, AuditEntry, stranger
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import Reason, RunResult
 from orchestrator.domain.task import Task
@@ -48,6 +50,7 @@ from orchestrator.errors import (
     SessionRefused,
     StoreFailed,
 )
+from orchestrator.plan import doubts
 from orchestrator.redaction import Sought
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Caps, Store, SuspendedRun
@@ -73,6 +76,10 @@ NEW_SESSION = "new"
 DEFAULT_SESSION = "default"
 """The session of a caller that names none."""
 
+
+TOLD_IN_RUNS = ("permissions", "approval", "mcp_servers", "network", "secrets", "model")
+"""Fields of agent.md that decide what an agent can do; what is doubtful in others concerns only its
+author."""
 
 TAKEN_UP_WHY = "taken up: its orchestrator was killed while it waited"
 
@@ -149,13 +156,16 @@ class Service:
             )
         task = task.model_copy(update={"project": self.project, "window": WINDOW.get()})
         try:
-            agent, task, prepared = await self._prepared(task)
+            agent, task, prepared = await self._prepared(task, listeners)
         except OrchestratorError as exc:
             await self._decided("run", task.caller, task.run_id, exc, subject=task.agent)
             raise
         live = self._live(agent, prepared, listeners, run_child)
         await self.store.add_run(task)
-        live.record.note("queued", f"{task.agent} for {task.caller}")
+        scripted = {"scripted": True} if self._scripted else {}
+        live.record.note("queued", f"{task.agent} for {task.caller}", **scripted)
+        for doubt in (*self._doubts(agent.name), *doubts(agent, task)):
+            live.record.note("warning", doubt)
         return live
 
     async def take_up(
@@ -246,14 +256,37 @@ class Service:
             before=before,
         )
 
-    async def _prepared(self, task: Task) -> tuple[AgentSpec, Task, Prepared]:
-        """The agent, the task as it runs, and all that it needs; an error if it may not run."""
+    def _doubts(self, name: str) -> tuple[str, ...]:
+        """What is probably not meant in an agent's file and may explain what a run does, in one
+        line.
+        """
+        told = self.agents.current().warnings.get(name, ())
+        found = [doubt for doubt in told if doubt.field.startswith(TOLD_IN_RUNS)]
+        if not found:
+            return ()
+        first = found[0].model_copy(update={"path": Path(found[0].path.name)})
+        more = f" (and {len(found) - 1} more; see: orchestrator agents check)" * (len(found) > 1)
+        return (f"{first}{more}",)
+
+    async def _prepared(
+        self, task: Task, listeners: Sequence[Listener] = ()
+    ) -> tuple[AgentSpec, Task, Prepared]:
+        """The agent, the task as it runs, and all that it needs; an error if it may not run.
+
+        The first run waits for the agent image to be made: `listeners` hear of that.
+        """
+
+        def progress(line: str) -> None:
+            event = Event(run_id=task.run_id, seq=0, at=time.time(), kind="image", text=line)
+            for listener in listeners:
+                listener(event)
+
         agent = self._agent(task)
         check_caller(agent, task.caller)
         if task.wish is not None:
             agent = narrowed(agent, task.wish)
         task = _in_session(agent, task)
-        return agent, task, await self._staging.planner.prepare(agent, task)
+        return agent, task, await self._staging.planner.prepare(agent, task, progress)
 
     async def _decided(
         self,
@@ -275,12 +308,27 @@ class Service:
         )
         await self.store.audit.note(entry)
 
+    async def check_known(self, task: Task) -> None:
+        """AgentNotFound, with the names that this caller may know; then that is written down."""
+        catalog = self.agents.current()
+        if task.agent in catalog.agents:
+            return
+        mine = {
+            n: each for n, each in catalog.agents.items() if task.caller in each.allowed_callers
+        }
+        try:
+            catalog.model_copy(update={"agents": mine}).agent(task.agent)
+        except OrchestratorError as exc:
+            await self._decided("run", task.caller, task.run_id, exc, subject=task.agent)
+            raise
+
     async def note_stranger(self, where: str, why: str) -> None:
         """Write down that a request was refused before it was known who calls."""
-        entry = AuditEntry(
-            project=self.project, who="unknown", act="token", subject=where, allowed=False, why=why
-        )
-        await self.store.audit.note(entry)
+        await self.store.audit.note(stranger(self.project, where, why))
+
+    async def note_call(self, what: str, caller: str, refusal: OrchestratorError) -> None:
+        """Write down that a call is refused for who calls, or says to: "" if that is not known."""
+        await self._decided("call", caller or "unknown", "", refusal, subject=what)
 
     async def finish(self, live: LiveRun) -> RunResult:
         """Bring an accepted task to its end: wait for a slot, run it, and keep its result."""
@@ -425,6 +473,11 @@ class Service:
     async def _keep(self, unkept: _Unkept) -> None:
         await self.store.finish(unkept.result, unkept.events)
         unkept.tell()
+
+    @property
+    def unkept(self) -> tuple[str, ...]:
+        """The runs whose ends the store would not take."""
+        return tuple(each.result.run_id for each in self._unkept)
 
     async def write_down(self) -> None:
         """Try again to keep the ends of runs that the store would not take; StoreFailed if it still

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,14 +16,17 @@ import anyio
 import anyio.to_thread
 from pydantic import SecretStr
 
-from orchestrator.containers.runtime import Container, Runtime
-from orchestrator.domain.agent import AgentSpec, Network
-from orchestrator.domain.container import Bind, Launch, User
+from orchestrator.catalog import Catalog
+from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.runtime import Container, EngineLookup, Runtime
+from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import Bind, File, Launch, User
 from orchestrator.domain.task import Task
 from orchestrator.engine.conversation import open_cli
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
+from orchestrator.engine.servers.tool_servers import ToolServers, brokered_of
 from orchestrator.engine.sessions.memory import Memory, MemoryText
 from orchestrator.engine.sessions.sessions import Makings, Sessions
 from orchestrator.engine.spares.pool import Pool
@@ -32,18 +35,19 @@ from orchestrator.engine.spares.stock import Stock
 from orchestrator.engine.stage import LimitCounter, Stage, WaitingStage
 from orchestrator.engine.workspaces.copies import Copies, Mounted
 from orchestrator.errors import MountRefused, OrchestratorError
-from orchestrator.gateway.egress.access import EgressAccess, EgressSeen
+from orchestrator.gateway.egress.access import EgressSeen
 from orchestrator.gateway.egress.dial import Dialer
-from orchestrator.gateway.egress.rules import EgressRules
 from orchestrator.gateway.model.bill import ModelRequestSeen
 from orchestrator.gateway.model.given import most_requests
 from orchestrator.gateway.model.service import ModelService
 from orchestrator.gateway.model.upstream import Upstream
-from orchestrator.gateway.reach import Reach
-from orchestrator.gateway.secrets.routes import RouteAccess, RouteSeen
+from orchestrator.gateway.reach import Reach, ways_out
+from orchestrator.gateway.secrets.routes import RouteSeen
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.plan import Place
-from orchestrator.runners.claude.launch import history_file
+from orchestrator.runners.contract import Runner
+from orchestrator.runners.known import RUNNERS
+from orchestrator.workspace.agent_files import digest_of, place_agent_files
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +58,8 @@ FRESH_SECONDS = 10.0
 """What was looked up when a task was accepted is looked up again if it begins later than that."""
 
 
-AgentsNow = Callable[[], Mapping[str, AgentSpec]]
-"""The agents that there are, by name."""
+CatalogNow = Callable[[], Catalog]
+"""The agents and servers that there are."""
 
 
 class CheckTrust(Protocol):
@@ -64,24 +68,8 @@ class CheckTrust(Protocol):
     """
 
     def __call__(
-        self, agent: AgentSpec, others: Mapping[str, AgentSpec], workspace: Path | None
+        self, agent: AgentSpec, others: Catalog, workspace: Path | None
     ) -> Path | None: ...
-
-
-class EngineLookup(Protocol):
-    """What a plan needs to know of the engine that its container is made on."""
-
-    async def agent_image(self) -> str:
-        """The image that agents run in, unless agent.md names another."""
-        ...
-
-    async def image_id(self, image: str) -> str:
-        """What an image's name stands for; "" if that is not known."""
-        ...
-
-    async def seccomp_profile(self) -> str | None:
-        """The strict profile; None where containers cannot have it."""
-        ...
 
 
 class _Found(NamedTuple):
@@ -91,6 +79,16 @@ class _Found(NamedTuple):
     mounted: Mounted
     memory: MemoryText
     write_within: Path | None
+    agent_files: tuple[File, ...]
+
+
+ReadFiles = Callable[[AgentSpec], tuple[File, ...]]
+"""The files of an agent's folder that agent.md names. AgentInvalid if one cannot be had. Blocks."""
+
+
+def no_agent_files(agent: AgentSpec) -> tuple[File, ...]:  # noqa: ARG001 the shape of a reader
+    """No agent brings any."""
+    return ()
 
 
 class Planner:
@@ -99,35 +97,46 @@ class Planner:
     def __init__(
         self,
         *,
-        agents: AgentsNow,
+        catalog: CatalogNow,
         check_trust: CheckTrust,
         engine: EngineLookup,
         environ: Mapping[str, str],
         copies: Copies,
         secret_store: SecretStore,
         memory: Memory,
+        read_files: ReadFiles = no_agent_files,
         ca_certificates: str = "",
     ) -> None:
-        self._agents = agents
+        self._catalog = catalog
         self._check_trust = check_trust
         self._engine = engine
         self._environ = environ
         self._copies = copies
         self._secret_store = secret_store
         self.memory = memory
+        self._read_files = read_files
         self._ca_certificates = ca_certificates
         self._looks = anyio.CapacityLimiter(1)
         """One at a time, or calls to a session would overtake each other here."""
 
-    async def prepare(self, agent: AgentSpec, task: Task, *, really: bool = True) -> Prepared:
+    async def prepare(
+        self,
+        agent: AgentSpec,
+        task: Task,
+        progress: Progress = lambda _: None,
+        *,
+        really: bool = True,
+    ) -> Prepared:
         """What a run needs; not `really`, and no secret is asked for. Nothing is looked up, and so
         nothing is launched, for an agent that wants what nobody has trusted it with.
         """
-        look = partial(self._look, agent, task, self._agents())
+        catalog = self._catalog()
+        brokered = brokered_of(agent, catalog)
+        look = partial(self._look, agent, task, catalog)
         found = await anyio.to_thread.run_sync(look, limiter=self._looks)
         values = await self._secret_store.resolve(agent) if really else _stand_ins(agent)
         place = Place(
-            image=agent.image or await self._engine.agent_image(),
+            image=agent.image or await self._engine.agent_image(progress),
             workspace_owner=found.owner,
             workspace=found.mounted.workspace,
             git_mounts=found.mounted.git,
@@ -135,23 +144,28 @@ class Planner:
             write_within=found.write_within,
             ca_certificates=self._ca_certificates,
             seccomp=await self._engine.seccomp_profile(),
+            agent_files=found.agent_files,
         )
-        prepared = Prepared(agent, task, place, self._environ, values, found.memory)
+        prepared = Prepared(agent, task, place, self._environ, values, found.memory, brokered)
         container = prepared.plan.container
         binds = [mount for mount in container.mounts if isinstance(mount, Bind)]
         versions = tuple(_identity(bind.source) for bind in binds)
+        versions += tuple(each.digest for each in brokered)
+        if found.agent_files:
+            versions = (*versions, digest_of(found.agent_files))
         if takes_spares(agent):
             versions = (await self._engine.image_id(container.image), *versions)
         return prepared.with_versions(versions)
 
-    def _look(self, agent: AgentSpec, task: Task, others: Mapping[str, AgentSpec]) -> _Found:
+    def _look(self, agent: AgentSpec, task: Task, others: Catalog) -> _Found:
         """All that is looked for on the disk, at one go. Blocks."""
         within = self._check_trust(agent, others, task.workspace)
         self._copies.check(agent, task)
         mounted = self._copies.mounted(agent, task)
         shown = mounted.workspace
         owner = _owner_of(task.workspace, shown.identity if shown else "")
-        return _Found(owner, mounted, self.memory.read(agent), within)
+        files = self._read_files(agent)
+        return _Found(owner, mounted, self.memory.read(agent), within, files)
 
     async def have_image(self) -> None:
         """Have the image that most agents run in, before the first call wants it."""
@@ -177,11 +191,12 @@ class Gateway:
     dialer: Dialer
     script_of: ScriptOf = lambda _: None
 
-    def reach(self, agent: AgentSpec) -> Reach:
+    def reach(self, prepared: Prepared) -> Reach:
         """Services for a container of this agent. They refuse everything until `bind`."""
+        agent = prepared.agent
         script = self.script_of(agent)
         model = self.models.access(upstream=script, server_tools=_server_tools(agent))
-        return Reach(model, agent.parent_tools)
+        return Reach(model, agent.parent_tools, prepared.brokered)
 
     def bind(self, reach: Reach, prepared: Prepared, live: LiveRun) -> None:
         """Open a container's services to one run: as agent.md says, and on the run's record."""
@@ -195,24 +210,18 @@ class Gateway:
             decided=record.decided,
             model=agent.model,
             most_requests=most_requests(agent),
+            is_offered=partial(RUNNERS[agent.runner].is_offered, agent),
         )
-        egress = routes = None
-        if agent.network.mode != "none":
-            egress = EgressAccess(
-                agent.network, self.dialer, partial(_note_egress, live), decided=record.decided
-            )
-        if any(secret.hosts for secret in agent.secrets):
-            rules = EgressRules(_route_network(agent))
-            routes = RouteAccess(
-                agent.secrets,
-                prepared.values,
-                self.dialer,
-                partial(_note_route, live),
-                decided=record.decided,
-                vet=lambda host, port, addresses: rules.vet(host, port)(addresses),
-                is_direct=lambda host, port: rules.name(host, port).private,
-            )
-        reach.bind(egress, routes)
+        ways = ways_out(
+            agent.network,
+            agent.secrets,
+            prepared.values,
+            self.dialer,
+            on_egress=partial(_note_egress, live),
+            on_route=partial(_note_route, live),
+            decided=record.decided,
+        )
+        reach.bind(*ways)
         if agent.parent_tools:
             delegate = live.delegate if agent.subagents else None
             reach.parent.bind(live.desk.ask, partial(_note_status, live), delegate)
@@ -229,11 +238,13 @@ class Staging:
         gateway: Gateway,
         sessions: Sessions,
         pool: Pool[WaitingStage],
+        servers: ToolServers,
     ) -> None:
         self.planner = planner
         self._runtime = runtime
         self._gateway = gateway
         self._sessions = sessions
+        self._servers = servers
         self.stock = Stock(pool, self._usual, self._spare)
 
     def session_lock(self, prepared: Prepared) -> AbstractAsyncContextManager[None]:
@@ -256,19 +267,23 @@ class Staging:
             opened = self._claimed(prepared, live)
         else:
             opened = self._made_now(prepared, live)
-        async with opened as stage:
+        async with self._servers.ended_with(prepared), opened as stage:
             yield stage
+
+    def _bind(self, stage: Stage, prepared: Prepared, live: LiveRun) -> None:
+        self._gateway.bind(stage.reach, prepared, live)
+        self._servers.bind(stage, prepared, live)
 
     @asynccontextmanager
     async def _made_now(self, prepared: Prepared, live: LiveRun) -> AsyncIterator[Stage]:
         async with self._new(prepared) as stage:
-            self._gateway.bind(stage.reach, prepared, live)
+            self._bind(stage, prepared, live)
             yield stage
 
     @asynccontextmanager
     async def _claimed(self, prepared: Prepared, live: LiveRun) -> AsyncIterator[Stage]:
         async with self.stock.claimed(prepared) as spare:
-            self._gateway.bind(spare.stage.reach, prepared, live)
+            self._bind(spare.stage, prepared, live)
             yield spare.stage
 
     @asynccontextmanager
@@ -276,7 +291,7 @@ class Staging:
         session, makings = prepared.agent.session, self._makings(prepared)
         async with self._sessions.use(prepared.session, session, makings) as use:
             live.joined(use.note, goes_on=use.goes_on)
-            self._gateway.bind(use.stage.reach, prepared, live)
+            self._bind(use.stage, prepared, live)
             await self.planner.memory.place(use.stage.container, prepared.memory)
             try:
                 yield use.stage
@@ -311,32 +326,37 @@ class Staging:
         self, prepared: Prepared, *, waited: bool = False, rehearse: bool = False
     ) -> AsyncIterator[Stage]:
         """A stage in a container of its own; leaving the block leaves nothing of either."""
-        reach = self._gateway.reach(prepared.agent)
-        launch = prepared.planned(reach.model.token).launch
+        reach = self._gateway.reach(prepared)
+        launch, runner = prepared.planned(reach.model.token).launch, RUNNERS[prepared.agent.runner]
         made = self._runtime.open(prepared.plan.container, labels=prepared.labels)
         async with made as container:
             await reach.offer(container)
-            opened = open_stage(container, launch, reach, waited=waited, rehearse=rehearse)
+            files = prepared.plan.agent_files
+            opened = open_stage(
+                *(container, launch, runner, reach, files), waited=waited, rehearse=rehearse
+            )
             async with opened as stage:
                 yield stage
 
     def _makings(self, prepared: Prepared) -> Makings:
         agent = prepared.agent
+        runner = RUNNERS[agent.runner]
 
         def open_again(
             container: Container, reach: Reach, limits: LimitCounter, talk: str, resume: bool
         ) -> AbstractAsyncContextManager[Stage]:
             launch = prepared.planned(reach.model.token, talk, resume).launch
-            return open_stage(container, launch, reach, limits=limits, waited=True)
+            files = prepared.plan.agent_files
+            return open_stage(container, launch, runner, reach, files, limits=limits, waited=True)
 
         return Makings(
             spec=prepared.plan.container,
             labels=prepared.labels,
             agent_digest=" ".join((agent.digest, *prepared.versions)),
             cli_digest=_digest(prepared.plan.launch),
-            reach=lambda: self._gateway.reach(agent),
+            reach=lambda: self._gateway.reach(prepared),
             open_stage=open_again,
-            history=lambda conversation: history_file(conversation, prepared.plan.launch.cwd),
+            history=lambda talk: runner.history_file(talk, prepared.plan.launch.cwd),
             disk_bytes=agent.resources.disk_bytes,
         )
 
@@ -345,14 +365,20 @@ class Staging:
 async def open_stage(
     container: Container,
     launch: Launch,
+    runner: Runner,
     reach: Reach,
+    agent_files: Sequence[File] = (),
     *,
     limits: LimitCounter | None = None,
     waited: bool = False,
     rehearse: bool = False,
 ) -> AsyncIterator[Stage]:
-    """Start the CLI in a container; leaving the block ends the CLI, and what it could reach."""
-    async with open_cli(container, launch, ready=waited, rehearse=rehearse) as conversation:
+    """Start the CLI in a container, which has the agent's files by then; leaving the block ends
+    the CLI, and what it could reach.
+    """
+    await place_agent_files(container, agent_files)
+    opened = open_cli(container, launch, runner, ready=waited, rehearse=rehearse)
+    async with opened as conversation:
         try:
             yield Stage(container, conversation, reach, limits=limits, waited=waited)
         finally:
@@ -368,8 +394,6 @@ def _owner_of(workspace: Path | None, identity: str) -> User | None:
         return None
     try:
         status = workspace.stat()
-    except FileNotFoundError as exc:
-        raise MountRefused(f"{workspace} does not exist, so no agent can be shown it") from exc
     except OSError:
         return None
     if identity not in ("", f"{status.st_dev}:{status.st_ino}"):
@@ -401,17 +425,6 @@ def _server_tools(agent: AgentSpec) -> frozenset[str]:
     return frozenset({"web_search"}) if agent.searches_web else frozenset()
 
 
-def _route_network(agent: AgentSpec) -> Network:
-    """Where secrets may go: to their hosts, at a private address only if agent.md says so."""
-    hosts = tuple(dict.fromkeys(host for secret in agent.secrets for host in secret.hosts))
-    return Network(
-        mode="allow",
-        allow=hosts,
-        allow_private=agent.network.allow_private,
-        deny=agent.network.deny,
-    )
-
-
 def _note_request(record: Record, seen: ModelRequestSeen) -> None:
     tokens = f"{seen.input_tokens} tokens in, {seen.output_tokens} out"
     what = seen.error_type or tokens
@@ -434,7 +447,10 @@ def _note_egress(live: LiveRun, seen: EgressSeen) -> None:
     if seen.allowed:
         record.note("egress", where, **seen.model_dump(exclude={"why"}))
     else:
-        record.note("egress_denied", f"{where}: {seen.why}", **seen.model_dump())
+        named = seen.why.startswith((f"{seen.host}:", f"[{seen.host}]:"))
+        record.note(
+            "egress_denied", seen.why if named else f"{where}: {seen.why}", **seen.model_dump()
+        )
 
 
 def _note_route(live: LiveRun, seen: RouteSeen) -> None:

@@ -16,6 +16,7 @@ from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.stage import Stage
 from orchestrator.gateway.model.access import ModelAccess
+from orchestrator.gateway.model.failures import model_failure
 from orchestrator.runners.signs import TurnEnded
 
 NUDGE_SHARE = 0.2
@@ -96,7 +97,7 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
         )
         return True
     if access.bill.out_of_turns and ended.reason != "ok":
-        live.fail("max_turns", _MESSAGES["max_turns"])
+        live.fail("max_turns", model_failure("max_turns", "", access.way))
         return True
     if ended.interrupted and not live.hurried:
         live.fail("cli_crashed", f"the CLI gave up in the middle of a turn: {ended.text}")
@@ -105,7 +106,7 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
         live.fail("deadline", too_late(live), "timed_out")
         return True
     if ended.reason != "ok":
-        live.fail(ended.reason, ended.text or _MESSAGES.get(ended.reason, ended.reason))
+        live.fail(ended.reason, model_failure(ended.reason, ended.text, access.way))
         return True
     value: object = ended.text
     if plan.agent.output_format == "json":
@@ -162,13 +163,6 @@ def too_late(live: LiveRun) -> str:
         f"{live.plan.agent.name} was not done after {seconds}{said}. "
         "Ask for less, or raise timeout_ms"
     )
-
-
-_MESSAGES: dict[str, str] = {
-    "stream_cut": "the model's answer broke off",
-    "refusal": "the model refused",
-    "max_turns": "the agent used up its turns; raise max_turns, or ask for less",
-}
 
 
 async def keep_time(live: LiveRun, conversation: Conversation) -> None:

@@ -8,7 +8,6 @@ since claude takes a connection on which nothing comes for a broken one.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -20,7 +19,6 @@ import anyio.abc
 from orchestrator import __version__
 from orchestrator.errors import OrchestratorError
 from orchestrator.gateway.http.byte_stream import ByteStream
-from orchestrator.gateway.http.headers import Headers
 from orchestrator.gateway.http.server import (
     BodyRoom,
     HttpRequest,
@@ -28,20 +26,27 @@ from orchestrator.gateway.http.server import (
     plain_response,
     serve_http,
 )
-from orchestrator.runners.json_fields import has_more_parts
+from orchestrator.gateway.rpc import (
+    EVENT_STREAM,
+    HANDSHAKE_VERSIONS,
+    INVALID_PARAMS,
+    MAX_MESSAGE_BYTES,
+    UNKNOWN_METHOD,
+    RpcObject,
+    event,
+    object_at,
+    progress,
+    read_message,
+    reply,
+    request_key,
+    rpc_error,
+    rpc_result,
+    text_result,
+)
 
 log = logging.getLogger(__name__)
 
 PARENT_PATH = "/mcp"
-
-PARENT_PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Of the protocol, the newest first, which a client that asks for another one is offered."""
-
-MAX_MESSAGE_BYTES = 256 * 1024
-"""One message; the longest question and its default answer fit, however they are escaped."""
-
-MAX_MESSAGE_PARTS = 10_000
-"""Texts, commas and brackets of a message, outside of texts."""
 
 MESSAGE_ROOM_BYTES = 16 * MAX_MESSAGE_BYTES
 """All messages that are held at once."""
@@ -126,13 +131,6 @@ RUN_SUBAGENT = {
 
 TOOLS = (ASK_PARENT, UPDATE_STATUS, RUN_SUBAGENT)
 
-_JSON: Headers = (("content-type", "application/json"),)
-_EVENTS: Headers = (("content-type", "text/event-stream"), ("cache-control", "no-store"))
-
-_PARSE_ERROR, _INVALID_REQUEST, _UNKNOWN_METHOD, _INVALID_PARAMS = -32700, -32600, -32601, -32602
-
-RpcObject = dict[str, object]
-
 
 class ParentAccess:
     """One container's way to the caller of the run that it is bound to.
@@ -180,27 +178,27 @@ class ParentAccess:
             return HttpResponse(200)  # a session is nothing that we keep
         if request.method != "POST":
             return plain_response(405, "POST one message; nothing is sent unasked")
-        message = _message(request.body)
+        message = read_message(request.body)
         if isinstance(message, HttpResponse):
             return message
         method, number, params = message
         if number is None:
             if method == "notifications/cancelled":
-                self._cancel(_key(request, params.get("requestId")))
+                self._cancel(request_key(request, params.get("requestId")))
             return HttpResponse(202)
         if method == "tools/call":
             return self._call(tasks, request, number, params)
         if method == "initialize":
             session = ("mcp-session-id", secrets.token_hex(16))
-            return _result(number, _introduction(params), session)
+            return rpc_result(number, _introduction(params), session)
         if method == "tools/list":
-            return _result(
+            return rpc_result(
                 number, {"tools": [tool for tool in TOOLS if tool["name"] in self._tools]}
             )
         if method == "ping":
-            return _result(number, {})
+            return rpc_result(number, {})
         # Also of server/discover: a newer client takes it for "say initialize, then".
-        return _error(number, _UNKNOWN_METHOD, f"there is no method {method[:100]!r} here")
+        return rpc_error(number, UNKNOWN_METHOD, f"there is no method {method[:100]!r} here")
 
     def _call(
         self,
@@ -209,21 +207,21 @@ class ParentAccess:
         number: int | str,
         params: RpcObject,
     ) -> HttpResponse:
-        name, arguments = params.get("name"), _dict(params, "arguments")
+        name, arguments = params.get("name"), object_at(params, "arguments")
         if name not in self._tools:
             there = " and ".join(self._tools) or "none"
-            return _error(number, _INVALID_PARAMS, f"there is no such tool; there are {there}")
+            return rpc_error(number, INVALID_PARAMS, f"there is no such tool; there are {there}")
         try:
             if name == "update_status":
-                return _result(number, _text(self._report(arguments)))
+                return rpc_result(number, text_result(self._report(arguments)))
             waits = self._errand if name == "run_subagent" else self._question
-            question = waits(arguments, _key(request, number))
+            question = waits(arguments, request_key(request, number))
         except _Unusable as exc:
-            return _result(number, _text(str(exc), is_error=True))
+            return rpc_result(number, text_result(str(exc), is_error=True))
         self._waiting.add(question)
         tasks.start_soon(question.ask)
-        body = _events(question, number, _dict(params, "_meta").get("progressToken"))
-        return HttpResponse(200, _EVENTS, body, partial(self._let_go, question))
+        body = _events(question, number, object_at(params, "_meta").get("progressToken"))
+        return HttpResponse(200, EVENT_STREAM, body, partial(self._let_go, question))
 
     def _report(self, arguments: Mapping[str, object]) -> str:
         summary = _argument(arguments, "summary", SUMMARY_CHARS)
@@ -278,7 +276,7 @@ class _Question:
     def __init__(self, key: tuple[str, object], ask: Callable[[], Awaitable[str]]) -> None:
         self.key = key
         self.settled = anyio.Event()
-        self.result: RpcObject = _text(
+        self.result: RpcObject = text_result(
             "the question was withdrawn before it was answered", is_error=True
         )
         self._ask = ask
@@ -287,13 +285,13 @@ class _Question:
     async def ask(self) -> None:
         with self._asking:
             try:
-                self.result = _text(await self._ask())
+                self.result = text_result(await self._ask())
             except OrchestratorError as exc:
-                self.result = _text(str(exc), is_error=True)
+                self.result = text_result(str(exc), is_error=True)
             except Exception as exc:  # noqa: BLE001 whatever it is, the agent gets an answer
                 log.error("a question could not be asked: %s", type(exc).__name__)  # noqa: TRY400
                 why = "the question could not be asked; go on without an answer"
-                self.result = _text(why, is_error=True)
+                self.result = text_result(why, is_error=True)
         self.settled.set()
 
     def give_up(self) -> None:
@@ -304,64 +302,19 @@ async def _events(question: _Question, number: int | str, token: object) -> Asyn
     beats = 0
     while not question.settled.is_set():
         beats += 1
-        yield _beat(token, beats)
+        yield progress(token, beats, text="waiting for the answer")
         with anyio.move_on_after(ALIVE_SECONDS):
             await question.settled.wait()
-    yield _event(_reply(number, question.result))
-
-
-def _beat(token: object, beats: int) -> bytes:
-    if isinstance(token, bool) or not isinstance(token, (int, str)):
-        return b": waiting\n\n"
-    params = {"progressToken": token, "progress": beats, "message": "waiting for the answer"}
-    message = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-    return _event(json.dumps(message).encode())
-
-
-def _event(message: bytes) -> bytes:
-    return b"event: message\ndata: " + message + b"\n\n"
-
-
-def _message(body: bytes) -> tuple[str, int | str | None, RpcObject] | HttpResponse:
-    """The method, the request's number (None for a notification) and the parameters."""
-    if len(body) > MAX_MESSAGE_BYTES:
-        return plain_response(413, f"a message has at most {MAX_MESSAGE_BYTES} bytes")
-    try:
-        text = body.decode()
-        if has_more_parts(text, MAX_MESSAGE_PARTS):
-            return plain_response(400, f"a message has at most {MAX_MESSAGE_PARTS} parts")
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return _error(None, _PARSE_ERROR, "that is no JSON", status=400)
-    if isinstance(value, list):
-        return _error(None, _INVALID_REQUEST, "send one message at a time", status=400)
-    if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
-        return _error(None, _INVALID_REQUEST, "that is no JSON-RPC 2.0", status=400)
-    if "method" not in value and ("result" in value or "error" in value):
-        return HttpResponse(202)  # an answer, though nothing was asked
-    method, number, params = value.get("method"), value.get("id"), value.get("params", {})
-    plain = isinstance(number, (int, str)) and not isinstance(number, bool)
-    if not isinstance(method, str) or not (number is None or plain):
-        return _error(None, _INVALID_REQUEST, "that is no JSON-RPC 2.0", status=400)
-    if not isinstance(params, dict):
-        return _error(number, _INVALID_PARAMS, "parameters are an object", status=400)
-    return method, number, params
+    yield event(reply(number, question.result))
 
 
 def _introduction(params: Mapping[str, object]) -> RpcObject:
     asked = params.get("protocolVersion")
     return {
-        "protocolVersion": asked
-        if asked in PARENT_PROTOCOL_VERSIONS
-        else PARENT_PROTOCOL_VERSIONS[0],
+        "protocolVersion": asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0],
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "parent", "version": __version__},
     }
-
-
-def _dict(values: Mapping[str, object], key: str) -> RpcObject:
-    value = values.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _argument(
@@ -375,26 +328,3 @@ def _argument(
     if len(value) > most:
         raise _Unusable(f"{name} has {len(value)} characters, and at most {most} are taken")
     return value.encode(errors="replace").decode()  # half a character is none
-
-
-def _key(request: HttpRequest, number: object) -> tuple[str, object]:
-    """Two programs inside may both have a request 1."""
-    return request.header("mcp-session-id"), number
-
-
-def _text(text: str, *, is_error: bool = False) -> RpcObject:
-    return {"content": [{"type": "text", "text": text}], "isError": is_error}
-
-
-def _reply(number: int | str, result: RpcObject) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
-
-
-def _result(number: int | str, result: RpcObject, *headers: tuple[str, str]) -> HttpResponse:
-    return HttpResponse(200, (*_JSON, *headers), _reply(number, result))
-
-
-def _error(number: int | str | None, code: int, why: str, *, status: int = 200) -> HttpResponse:
-    error = {"code": code, "message": why}
-    body = json.dumps({"jsonrpc": "2.0", "id": number, "error": error}).encode()
-    return HttpResponse(status, _JSON, body)

@@ -52,10 +52,8 @@ class Retrying(Frozen):
     error: str = ""
 
 
-class ControlAnswered(Frozen):
-    """The CLI has answered a control request of ours (initialize, interrupt)."""
-
-    request_id: str
+class Listening(Frozen):
+    """The CLI has started and can take messages."""
 
 
 class TakenUp(Frozen):
@@ -81,12 +79,6 @@ class PermissionAsked(Frozen):
 
 class PermissionWithdrawn(Frozen):
     """The CLI does not wait for that answer any more: the turn was interrupted."""
-
-    request_id: str
-
-
-class ControlAsked(Frozen):
-    """The CLI wants something of us that we do not know; it is to be told so."""
 
     request_id: str
 
@@ -119,11 +111,10 @@ Sign = (
     | ToolCalled
     | ToolReturned
     | Retrying
-    | ControlAnswered
+    | Listening
     | TakenUp
     | PermissionAsked
     | PermissionWithdrawn
-    | ControlAsked
     | TurnEnded
     | Noise
 )

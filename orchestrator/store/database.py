@@ -79,8 +79,8 @@ class Database:
             yield
         except (sqlite3.Error, OSError) as exc:
             raise StoreFailed(
-                f"the record of runs, {self._path}, cannot be used ({exc}); is there room, may we "
-                "write there, and is it ours? Moved away, it is begun anew"
+                f"the record of runs, {self._path}, cannot be used ({exc}). Check free space "
+                "and permissions. If the file is damaged, move it away; a new one is made."
             ) from exc
 
 

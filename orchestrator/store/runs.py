@@ -12,10 +12,12 @@ from typing import get_args
 from orchestrator.domain import Frozen
 from orchestrator.domain.audit import AuditEntry
 from orchestrator.domain.events import Event, EventKind
-from orchestrator.domain.result import FINAL, TRANSITIONS, Reason, RunResult, RunStatus
+from orchestrator.domain.result import FINAL, TRANSITIONS, WAITING, Reason, RunResult, RunStatus
 from orchestrator.domain.task import Task, Wish
 from orchestrator.store.audit import INSERT_DECISION, Audit, decision_values
 from orchestrator.store.database import Database
+from orchestrator.store.outside_calls import OutsideCalls
+from orchestrator.store.reports import Reports
 from orchestrator.store.schema import RUN_TABLES
 
 ROW_BYTES = 100
@@ -53,7 +55,9 @@ class RunRecord(Frozen):
 
 
 class Caps(Frozen):
-    """How many runs may be under way at once, over all processes."""
+    """How many runs may be under way at once, over all processes. A run that only waits for a word
+    counts for its own project alone.
+    """
 
     runs: int = 8
     """Of agents that callers from outside run, and as many at each depth below."""
@@ -85,6 +89,8 @@ class Store:
     def __init__(self, path: Path, owner: str = "") -> None:
         self.database = Database(path)
         self.audit = Audit(self.database)
+        self.outside_calls = OutsideCalls(self.database)
+        self.reports = Reports(self.database)
         self._owner = owner
 
     def close(self) -> None:
@@ -193,9 +199,10 @@ class Store:
         *,
         projects: Sequence[str] | None = None,
         results: bool = False,
+        asked_for: bool = False,
     ) -> tuple[RunRecord, ...]:
         """The newest first, of a caller or of all, of some projects or of all; without their
-        results, unless they are wanted.
+        results, unless they are wanted; `asked_for` leaves out those that work for others.
 
         Reading ten thousand results takes a while.
         """
@@ -212,6 +219,8 @@ class Store:
             if among is not None:
                 conditions.append(f"{column} IN ({', '.join('?' * len(among))})")
                 values += among
+        if asked_for:
+            conditions.append("depth = 0")
         where = " AND ".join(conditions)
         chosen = _RUNS if results else _RUNS_WITHOUT_RESULTS
         sql = f"{chosen} WHERE {where} ORDER BY created DESC LIMIT ?"
@@ -296,6 +305,17 @@ class Store:
             "JOIN family ON json_extract(task, '$.parent_run_id') = family.id WHERE depth > 0) "
             f"{_RUNS_WITHOUT_RESULTS} JOIN family ON run_id = family.id ORDER BY depth, created",
             run_id,
+        )
+        return tuple(map(_record, rows))
+
+    async def errands(self, run_ids: Sequence[str]) -> tuple[RunRecord, ...]:
+        """The runs of agents that worked for these, however far down, with their results."""
+        rows = await self.database.select(
+            "WITH RECURSIVE family (id) AS (SELECT value FROM json_each(?) UNION "  # noqa: S608 our own text
+            "SELECT run_id FROM runs JOIN family "
+            "ON json_extract(task, '$.parent_run_id') = family.id WHERE depth > 0) "
+            f"{_RUNS} JOIN family ON run_id = family.id WHERE depth > 0 ORDER BY created",
+            json.dumps(list(run_ids)),
         )
         return tuple(map(_record, rows))
 
@@ -410,10 +430,21 @@ _TAKE_UP = (
     "UPDATE runs SET owner = ?, suspended = NULL, status = 'pending', waits = NULL "
     "WHERE run_id = ? AND suspended = ? AND ended IS NULL"
 )
-_UNDER_WAY_AT = """
-    SELECT count(*) FROM runs AS held WHERE held.ended IS NULL AND held.begun IS NOT NULL
-    AND held.owner NOT IN (SELECT value FROM json_each(:dead)) AND held.depth = {run}.depth
+_RESTING = """
+    WITH RECURSIVE resting (id) AS (
+        SELECT run_id FROM runs
+        WHERE ended IS NULL AND status IN (SELECT value FROM json_each(:rest))
+        UNION SELECT json_extract(child.task, '$.parent_run_id')
+        FROM runs AS child JOIN resting ON child.run_id = resting.id WHERE child.depth > 0)
+    SELECT id FROM resting
 """
+"""Runs that wait for a word, and those that wait for one of these to end."""
+_UNDER_WAY_AT = f"""
+    SELECT count(*) FROM runs AS held WHERE held.ended IS NULL AND held.begun IS NOT NULL
+    AND held.owner NOT IN (SELECT value FROM json_each(:dead)) AND held.depth = {{run}}.depth
+    AND (held.project = {{run}}.project OR held.run_id NOT IN ({_RESTING}))
+"""  # noqa: S608 our own text
+"""What takes a run's slots: one that waits holds a slot of its own project, and of no other."""
 _OF_THE_AGENT = " AND held.project = {run}.project AND held.agent = {run}.agent"
 _AGENT_IS_FREE = (
     f"({{run}}.depth OR ({_UNDER_WAY_AT}{_OF_THE_AGENT}) < :per_agent)"  # errands have no such cap
@@ -428,7 +459,7 @@ AND NOT (:in_line AND EXISTS (
     AND first.depth = runs.depth
     AND (first.waits, first.run_id) < (coalesce(runs.waits, :now), runs.run_id)
     AND first.owner NOT IN (SELECT value FROM json_each(:dead))
-    AND {_AGENT_IS_FREE.format(run="first")}))
+    AND ({_UNDER_WAY_AT.format(run="first")}) < :runs AND {_AGENT_IS_FREE.format(run="first")}))
 RETURNING run_id
 """  # noqa: S608 our own text
 
@@ -439,6 +470,7 @@ def _slot_values(run_id: str, caps: Caps, dead: Sequence[str]) -> dict[str, obje
         "runs": caps.runs,
         "per_agent": caps.runs_per_agent,
         "dead": json.dumps(list(dead)),
+        "rest": json.dumps(sorted(WAITING)),
     }
 
 

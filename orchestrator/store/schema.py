@@ -121,6 +121,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "UPDATE approvals SET told = asked WHERE decision != 'pending'",
         "CREATE TABLE servers (owner TEXT PRIMARY KEY, project TEXT NOT NULL) WITHOUT ROWID",
     ),
+    # 7. What agents outside ask for (decisions/0054): what the decision of the same number has no
+    # place for. `latency_ms` is there when it has ended.
+    (
+        """
+        CREATE TABLE outside_calls (
+            number INTEGER PRIMARY KEY, agent_id TEXT NOT NULL, claimed TEXT NOT NULL,
+            known_by TEXT NOT NULL, operation TEXT NOT NULL, server TEXT NOT NULL,
+            tool TEXT NOT NULL, rule TEXT NOT NULL, code TEXT NOT NULL, latency_ms REAL)
+        """,
+        """
+        CREATE TRIGGER outside_calls_go_with_audit AFTER DELETE ON audit
+        BEGIN DELETE FROM outside_calls WHERE number = OLD.number; END
+        """,
+    ),
 )
 """Statements, each entry in its order; not a script, which would commit before it begins."""
 

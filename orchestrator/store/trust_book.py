@@ -6,19 +6,28 @@ can read it, and remove it, without us.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
 import stat
+import struct
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from orchestrator.domain import Frozen
 from orchestrator.errors import OperatorError
-from orchestrator.trust import TrustedProject
+from orchestrator.trust import Extent, TrustedProject
 
 TRUST_FILE_BYTES = 4 * 1024 * 1024
 """The longest file that is read."""
+
+GET_GENERATION = 0x80007601 | struct.calcsize("l") << 16
+"""FS_IOC_GETVERSION. A filesystem gives the number of a directory that was removed to the next one
+that is made (ext4 to the very next), and counts how often."""
 
 
 class TrustBook:
@@ -32,7 +41,7 @@ class TrustBook:
         trusted them, or if another project has been put in that one's place.
         """
         found = _read(self._file(agents_dir))
-        if found is None or found.agents_dir != agents_dir or found.inode != inode(agents_dir):
+        if found is None or not which_project(agents_dir).is_the_one(found):
             return None
         return found
 
@@ -79,14 +88,73 @@ class TrustBook:
         return self._folder / f"{hashlib.sha256(os.fsencode(agents_dir)).hexdigest()[:32]}.json"
 
 
-def inode(agents_dir: Path) -> int:
-    """Which project it is: of the directory that holds the agents, since a checkout of another
-    branch may make agents/ anew. Not its device, whose number may change when the machine starts.
+class WhichProject(Frozen):
+    """What tells a project from another one at the same path. Not its device, whose number may
+    change when the machine starts.
     """
+
+    agents_dir: Path
+    inode: int
+    made: str
+    own: str
+    """Of agents_dir itself."""
+    alone: bool
+    """Nothing but another project makes agents_dir anew: it is a repository, or in none."""
+
+    def trusted_with(self, agents: Mapping[str, Extent]) -> TrustedProject:
+        return TrustedProject(
+            agents_dir=self.agents_dir,
+            inode=self.inode,
+            made=self.made,
+            own=self.own if self.alone else "",
+            at=time.time(),
+            agents=dict(agents),
+        )
+
+    def is_the_one(self, trusted: TrustedProject) -> bool:
+        """Whether this is the project that was trusted."""
+        holder = (trusted.agents_dir, trusted.inode) == (self.agents_dir, self.inode)
+        if not holder or trusted.made not in ("", self.made):
+            return False
+        return trusted.own == self.own or not (trusted.own or self.alone)
+
+
+def which_project(agents_dir: Path) -> WhichProject:
+    """The project that has its agents in this directory, a real path, now. As a rule it is known by
+    the directory that holds them, since a checkout of another branch may make agents/ anew.
+    """
+    inode, made = _which(agents_dir.parent)
+    in_another = any(os.path.lexists(folder / ".git") for folder in agents_dir.parents)
+    return WhichProject(
+        agents_dir=agents_dir,
+        inode=inode,
+        made=made,
+        own="{}:{}".format(*_which(agents_dir)),
+        alone=os.path.lexists(agents_dir / ".git") or not in_another,
+    )
+
+
+def _which(folder: Path) -> tuple[int, str]:
+    """Number of a directory, and which of those it is that had this number."""
     try:
-        return agents_dir.parent.stat().st_ino
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return 0
+        return 0, ""
+    try:
+        found = os.fstat(fd)
+        born = getattr(found, "st_birthtime", None)  # macOS has it
+        return found.st_ino, str(born) if born is not None else _generation(fd)
+    finally:
+        os.close(fd)
+
+
+def _generation(fd: int) -> str:
+    size = struct.calcsize("l")
+    try:
+        answer = fcntl.ioctl(fd, GET_GENERATION, bytes(size))
+    except OSError:
+        return ""  # such as tmpfs, which gives no number twice
+    return str(int.from_bytes(answer[:4], "little"))
 
 
 def _read(path: Path) -> TrustedProject | None:

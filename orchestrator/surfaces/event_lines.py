@@ -14,23 +14,26 @@ LABELS = {
     "text": ("says", ""),
     "saying": ("says …", "dim"),
     "tool_call": ("uses", "cyan"),
-    "tool_result": ("gets", "dim"),
+    "tool_result": ("result", "dim"),
     "mcp_failed": ("no server", "red"),
     "model_request": ("model", "dim"),
-    "api_retry": ("asks again", "yellow"),
+    "api_retry": ("retrying", "yellow"),
     "schema_failed": ("sent back", "bold yellow"),
     "nudged": ("hurry", "yellow"),
     "interrupted": ("stopped", "yellow"),
     "asked": ("asks", "bold cyan"),
     "answered": ("is told", "cyan"),
-    "approval_asked": ("may it", "bold yellow"),
+    "approval_asked": ("approve?", "bold yellow"),
     "approval_decided": ("decided", "yellow"),
+    "egress_denied": ("blocked", "bold yellow"),
+    "secret_used": ("secret", "dim"),
     "warning": ("warning", "yellow"),
     "ended": ("ended", "bold"),
 }
 """What a kind of event is called, and how it looks; others keep their name, and are dim."""
 
-LABEL_WIDTH = max(len(label) for label, _ in LABELS.values())
+LABEL_WIDTH = 10
+"""Room for the longest label, and for the kinds that keep their name."""
 
 Show = Callable[[float, str, str], None]
 """Called with seconds since the beginning, the kind of an event and its text."""
@@ -51,6 +54,11 @@ def event_line(kind: str, text: str) -> EventLine:
         style = "bold green" if text == "completed" else "bold red"
     lines = [one_line(line) for line in text.splitlines()]
     return EventLine(label, " ⏎ ".join(line for line in lines if line), style)
+
+
+def kind_of(label: str) -> str:
+    """The kind of event that is called so; another word stays what it is."""
+    return next((kind for kind, (name, _) in LABELS.items() if name == label), label)
 
 
 def plain_line(seconds: float, kind: str, text: str) -> str:

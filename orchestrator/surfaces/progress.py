@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+STILL_SECONDS = 10.0
+"""Without a terminal, a step that takes longer is told again, every so often."""
 
 
 @contextmanager
@@ -13,7 +17,8 @@ def shown_progress() -> Iterator[Callable[[str], None]]:
     """Yields what to call with each new step; the time is that since the beginning."""
     began = time.monotonic()
     if not sys.stderr.isatty():
-        yield lambda line: _print(line, time.monotonic() - began)
+        with _told_again(began) as show:
+            yield show
         return
     # Here, since most commands show no progress, and rich takes a tenth of a second to load.
     from rich.console import Console
@@ -38,6 +43,37 @@ def shown_progress() -> Iterator[Callable[[str], None]]:
             yield show
         finally:
             finish(time.monotonic() - began)
+
+
+@contextmanager
+def _told_again(began: float) -> Iterator[Callable[[str], None]]:
+    """Yields what to call with each step. A log that stands still looks like a program that hangs:
+    a thread tells long steps again, since whoever works meanwhile may block.
+    """
+    last = ("", began)
+    changed, over = threading.Event(), threading.Event()
+
+    def show(line: str) -> None:
+        nonlocal last
+        last = (line, time.monotonic())
+        _print(line, time.monotonic() - began)
+        changed.set()
+
+    def repeat() -> None:
+        while not over.is_set():
+            if not changed.wait(STILL_SECONDS) and last[0]:
+                now = time.monotonic()
+                _print(f"{last[0]} ({now - last[1]:.0f} s)", now - began)
+            changed.clear()
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        changed.set()
+        thread.join()
 
 
 def _print(line: str, seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -17,6 +18,9 @@ LINE_CHARS = 200
 
 SAID_NAME_CHARS = 64
 """Of a name in a sentence of ours."""
+
+_WORDS = re.compile(r"\s*(?:`[^`]*`|[^\s`])+\s?|\s+$")
+"""A word with the spaces around it; what stands in backticks is one."""
 
 _PLAIN_NAME = re.compile(r"[\w.:/@*+…\[\]-]+")
 
@@ -89,6 +93,14 @@ def span(seconds: float) -> str:
     return f"{max(0, seconds):.0f} s"
 
 
+def age(seconds: float) -> str:
+    """A time in as few characters as there can be: 42s, 3m, 5h, 2d."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0, seconds):.0f}s"
+
+
 def table(rows: Sequence[Sequence[str]], *, width: int = 0, least: int = 0) -> Iterator[str]:
     """A line for each row, with its cells below each other.
 
@@ -105,6 +117,28 @@ def write(text: str, stream: TextIO) -> None:
     """Print a line, with ? for what the stream's encoding cannot say."""
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+
+
+def say(text: str, stream: TextIO) -> None:
+    """Print sentences of ours; at a terminal no word is broken, and no command in backticks."""
+    if not stream.isatty():
+        write(text, stream)
+        return
+    width = shutil.get_terminal_size().columns
+    for line in text.splitlines():
+        for piece in wrapped(line, width):
+            write(piece, stream)
+
+
+def wrapped(line: str, width: int) -> Iterator[str]:
+    """A line in pieces of a width, but for words that are longer; from the second on, indented."""
+    piece = ""
+    for word in _WORDS.findall(line):
+        if piece.strip() and len(piece) + len(word.rstrip()) > width:
+            yield piece.rstrip()
+            piece = GAP
+        piece += word
+    yield piece.rstrip()
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -296,7 +296,7 @@ class Wire:
         return self.ended
 
     def lost_error(self) -> WireLost:
-        return WireLost(self._mux.lost or f"{self.name}: the wire ended")
+        return WireLost(self._mux.lost or f"{self.name}: the connection to the container ended")
 
     async def close(self) -> None:
         """Cut the wire, which ends the container, and let go of everything that waits on it."""
@@ -326,7 +326,7 @@ class Wire:
         except w.Malformed as exc:
             self._end(WireEnd.MALFORMED, str(exc))
         except ValueError as exc:  # a number or a text that is none
-            self._end(WireEnd.MALFORMED, f"{type(exc).__name__} in a frame")
+            self._end(WireEnd.MALFORMED, f"{type(exc).__name__} in what it sent")
         if self._link.unsent() > MAX_UNSENT:
             self._end(WireEnd.MALFORMED, "it asks, and does not read the answers")
 
@@ -360,7 +360,7 @@ class Wire:
             if self._hello.is_set() or version != [b"%d" % w.VERSION]:
                 shown = b"".join(version).decode(errors="replace")[:20]
                 raise w.Malformed(
-                    f"the image's warden speaks version {shown!r}, this orchestrator {w.VERSION}; "
+                    f"our program in the image speaks version {shown!r}, we speak {w.VERSION}; "
                     "rebuild it with `orchestrator images build`"
                 )
             self._hello.set()
@@ -404,7 +404,7 @@ class Wire:
     def _on_open(self, number: int, payload: bytes) -> None:
         service = self._services.get(payload.decode(errors="replace"))
         if service is None:
-            raise w.Malformed("a connection that nobody asked for")
+            raise w.Malformed("a connection to a service that it was not given")
         stream = self._mux.accept(number)
         if len(self._tasks) + self._starting >= 2 * w.MAX_CONNECTIONS:
             # A process that connects and resets faster than we can answer: the warden limits open
@@ -449,8 +449,8 @@ class Wire:
         ]
         payload = w.pack(
             b"%d" % self._mux.number_after_next,
-            b"%d" % self._user.uid,
-            b"%d" % self._user.gid,
+            b"%d" % (0 if launch.root else self._user.uid),
+            b"%d" % (0 if launch.root else self._user.gid),
             launch.cwd.encode(),
             w.pack(*(arg.encode() for arg in launch.argv)),
             w.pack(*(f"{key}={value}".encode() for key, value in launch.env.items())),
@@ -497,7 +497,8 @@ class Wire:
             return
         self.ended, self.detail = how, detail
         self._mux.lose(
-            f"{self.name}: the wire was {how.value}" + (f" ({detail})" if detail else "")
+            f"{self.name}: the connection to the container was {how.value}"
+            + (f" ({detail})" if detail else "")
         )
         if self._timer is not None:
             self._timer.cancel()

@@ -133,13 +133,14 @@ class Stream:
 
     async def read(self, max_bytes: int = w.MAX_PAYLOAD) -> bytes:
         """Some bytes, or b"" at the end. What had arrived is delivered before any error."""
-        while not self._chunks:
-            if self._read_ended:
-                return b""
+        while not (self._chunks or self._read_ended):
             self._raise_if_broken()
             await self._change()
+        # The end goes through it as well: hundreds of connections can end in one frame's time.
         if self._turnstile is not None and not self._turnstile.lets_pass():
             await self._turnstile.turn()
+        if not self._chunks:
+            return b""
         data = self._chunks.popleft()
         if len(data) > max_bytes:
             self._chunks.appendleft(data[max_bytes:])

@@ -37,7 +37,7 @@ ACTING_FOLDERS = {
     **dict.fromkeys((".claude", ".cursor", ".gemini", ".codex", ".windsurf"), AGENT_SETTINGS),
     **dict.fromkeys((".continue", ".clinerules", ".roo", ".opencode", ".amazonq"), AGENT_SETTINGS),
     **dict.fromkeys((".github/instructions", ".github/prompts", ".github/agents"), OBEYED),
-    **dict.fromkeys((".github/chatmodes", ".kiro", ".junie"), OBEYED),
+    **dict.fromkeys((".github/chatmodes", ".kiro", ".junie", ".openhands", ".agents"), OBEYED),
     **dict.fromkeys((".vscode", ".idea", ".fleet", ".zed", ".vs", ".nvim", ".helix"), EDITOR),
     **dict.fromkeys((".github/workflows", ".github/actions", ".circleci", ".buildkite"), CI),
     **dict.fromkeys((".gitea/workflows", ".forgejo/workflows", ".woodpecker", ".gitlab"), CI),
@@ -48,6 +48,9 @@ ACTING_FOLDERS = {
     **dict.fromkeys((".mise", ".config/mise"), SHELL),
 }
 """Folders, by their names or by their last two: all in them."""
+
+FIRST_OF_TWO = {name.split("/")[0]: why for name, why in ACTING_FOLDERS.items() if "/" in name}
+"""Folders in which there may be one of those that are known by their last two names."""
 
 ACTING_FILES = {
     **dict.fromkeys((".mcp.json", "mcp.json"), SERVERS_STARTED),
@@ -134,7 +137,12 @@ def why_it_acts(path: str) -> str:
         if why:
             return why
         above = name
-    return acts_by_name(above)
+    return acts_by_name(above, names[-2] if len(names) > 1 else "")
+
+
+def link_acts(path: str) -> str:
+    """The same of a symbolic link, by which a whole folder may come to be there."""
+    return why_it_acts(path) or FIRST_OF_TWO.get(plain_parts(path)[-1], "")
 
 
 def _acts_installed(names: Sequence[str]) -> str:
@@ -145,10 +153,12 @@ def _acts_installed(names: Sequence[str]) -> str:
     return NODE_BIN if "node_modules" in names and ".bin" in names else ""
 
 
-def acts_by_name(name: str) -> str:
-    """The same for a name alone, in its plain form."""
+def acts_by_name(name: str, folder: str) -> str:
+    """The same for a name and that of its folder, in their plain forms."""
     if why := ACTING_FILES.get(name):
         return why
+    if folder == "agents" and name.endswith((".md", ".yaml")) and name != "readme.md":
+        return OBEYED
     if not _ANY_PATTERN.fullmatch(name):
         return ""  # nearly all names
     return next((why for pattern, why in _PATTERNS if pattern.fullmatch(name)), "")

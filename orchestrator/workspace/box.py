@@ -143,10 +143,13 @@ def _texts(fields: list[object]) -> bool:
     return all(isinstance(field, str) for field in fields)
 
 
-def program(verb: str, root: str, *args: str) -> Launch:
-    """The program inside, isolated from whatever an agent left for an interpreter to find."""
-    argv = ("python3", "-I", "-S", "-X", "utf8", "-c", INSIDE_PROGRAM, verb, root, *args)
-    return Launch(argv=argv, errand=True)
+def program(verb: str, root: str, *args: str, as_root: bool = False) -> Launch:
+    """The program inside, isolated from whatever an agent left for an interpreter to find; as
+    root, by the interpreter that runs PID 1.
+    """
+    python = "/usr/bin/python3" if as_root else "python3"
+    argv = (python, "-I", "-S", "-X", "utf8", "-c", INSIDE_PROGRAM, verb, root, *args)
+    return Launch(argv=argv, errand=True, root=as_root)
 
 
 async def talk(

@@ -16,7 +16,7 @@ from orchestrator.errors import MountRefused
 from orchestrator.workspace.acts import why_it_acts
 from orchestrator.workspace.git.mounts import new_git_dirs
 from orchestrator.workspace.git.named import NamedByGit
-from orchestrator.workspace.ours import AGENT_NAME, PROJECT_NAME
+from orchestrator.workspace.ours import AGENT_NAME, PROJECT_NAMES
 from orchestrator.workspace.paths import parents, plain_parts
 from orchestrator.workspace.reading.pack import NAMED_PATHS, in_words, shown
 from orchestrator.workspace.survey import Survey, agent_above, changed_since, survey
@@ -88,7 +88,9 @@ def changes_in_place(before: Survey) -> list[str]:
             "decides what an orchestrator does; remove it, or read it before you run an agent there"
         )
     if acting := changed_since(before.acting, after.acting):
-        named = in_words([f"{shown(path)} ({why_it_acts(path)})" for path in acting], NAMED_PATHS)
+        led = {**before.led, **after.led}
+        whys = [f"{shown(path)} ({why_it_acts(path) or led.get(path)})" for path in acting]
+        named = in_words(whys, NAMED_PATHS)
         told.append(
             f"files in {root} have changed that act on this machine when a person or a tool uses "
             f"the directory; look at them first: {named}"
@@ -117,7 +119,7 @@ def _check(root: Path, path: str, setting: str) -> None:
 
 
 def _project_files(found: Survey) -> list[str]:
-    return [path for path in found.ours if plain_parts(path)[-1] == PROJECT_NAME]
+    return [path for path in found.ours if plain_parts(path)[-1] in PROJECT_NAMES]
 
 
 def _links_to_ours(found: Survey) -> Iterator[str]:
@@ -127,7 +129,7 @@ def _links_to_ours(found: Survey) -> Iterator[str]:
     projects = {path.rpartition("/")[0] for path in _project_files(found)}
     for link in found.links:
         folder, _, name = link.rpartition("/")
-        named_so = plain_parts(name)[0] in (PROJECT_NAME, AGENT_NAME)
+        named_so = plain_parts(name)[0] in (*PROJECT_NAMES, AGENT_NAME)
         if named_so or (theirs and os.path.realpath(root / link) in theirs):
             yield link
         elif plain_parts(name)[0] == "agents" or folder in projects:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from orchestrator.domain.outside import RULES_NAME
+from orchestrator.domain.tool_server import SERVER_NAME, SERVERS
 from orchestrator.workspace.paths import parents, plain_parts
 
 AGENT_NAME = "agent.md"
-SERVER_NAME = "server.yaml"
-PROJECT_NAME = "orchestrator.yaml"
+PROJECT_NAMES = ("orchestrator.yaml", RULES_NAME)
+"""Of files that count for all of a project."""
 
-OUR_NAMES = frozenset((AGENT_NAME, SERVER_NAME, PROJECT_NAME))
+OUR_NAMES = frozenset((AGENT_NAME, SERVER_NAME, *PROJECT_NAMES))
 
 AGENT_HEAD_BYTES = 16
 """Of an agent.md, to know it by."""
-
-SERVERS = "servers"
-"""The folder whose folders hold servers."""
 
 
 def is_ours(path: str, homes: Collection[str] = ()) -> bool:
@@ -35,7 +34,7 @@ def is_ours(path: str, homes: Collection[str] = ()) -> bool:
 def is_our_name(path: str) -> bool:
     """The same, by the path alone. Of an agent.md, `is_agent` says whether it is one."""
     names = plain_parts(path)
-    return names[-1] in (PROJECT_NAME, AGENT_NAME) or (
+    return names[-1] in (*PROJECT_NAMES, AGENT_NAME) or (
         names[-1] == SERVER_NAME and len(names) > 2 and names[-3] == SERVERS
     )
 

@@ -177,6 +177,15 @@ class Root:
         finally:
             os.close(fd)
 
+    def open_real(self, path: Path, flags: int = FOLDER) -> int:
+        """Open a path that was resolved before: from here if it is below, whatever is at the name
+        of this directory by now; else as the function of this name does.
+        """
+        if not path.is_relative_to(self.path) or ".." in path.parts:
+            return open_real(path, flags)
+        with self.parent(str(path.relative_to(self.path))) as (folder, name):
+            return os.open(name, flags, dir_fd=folder)
+
     def open_file(self, path: str) -> int:
         with self.parent(path) as (folder, name):
             return os.open(name, FILE, dir_fd=folder)

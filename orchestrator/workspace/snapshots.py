@@ -117,6 +117,7 @@ def _dumped(snapshot: Snapshot) -> dict[str, object]:
         "marker": snapshot.marker.decode(),
         "applied_at": snapshot.applied_at,
         "applied": snapshot.applied,
+        "untracked": sorted(snapshot.untracked),
     }
 
 
@@ -124,7 +125,10 @@ def _loaded(kept: dict[str, object]) -> Snapshot:
     entries, places, ignore = kept["entries"], kept["git_places"], kept["ignore"]
     total_bytes, total_count = kept["total_bytes"], kept["total_count"]
     applied = kept.get("applied", {})  # earlier ones do not say
+    untracked = kept.get("untracked", [])  # nor this
     if not (isinstance(entries, dict) and isinstance(places, list) and isinstance(applied, dict)):
+        raise TypeError
+    if not isinstance(untracked, list):
         raise TypeError
     if not (isinstance(total_bytes, int) and isinstance(total_count, int)):
         raise TypeError
@@ -138,4 +142,5 @@ def _loaded(kept: dict[str, object]) -> Snapshot:
         marker=str(kept["marker"]).encode(),
         applied_at=float(str(kept.get("applied_at", 0.0))),  # nor do they this
         applied={path: float(at) for path, at in applied.items()},
+        untracked=frozenset(untracked),
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 from orchestrator.errors import MountRefused
@@ -17,11 +19,12 @@ from orchestrator.workspace.acts import (
     acts_by_name,
     npm_part,
 )
+from orchestrator.workspace.linked import LinkedNames
 from orchestrator.workspace.ours import (
     AGENT_HEAD_BYTES,
     AGENT_NAME,
     OUR_NAMES,
-    PROJECT_NAME,
+    PROJECT_NAMES,
     is_agent,
     is_our_name,
 )
@@ -45,6 +48,12 @@ SKIPPED_INSIDE = "installed"
 Identity = tuple[int, int]
 """Device and inode."""
 
+InFolder = tuple[str, str]
+"""A directory below the root, and what it is in."""
+
+Look = Callable[[int, str, str], list[InFolder]]
+"""Looks into an open directory; the directories in it that are to be looked into."""
+
 
 @dataclass
 class Survey:
@@ -59,8 +68,10 @@ class Survey:
     """Files that decide what an orchestrator does, and how each is known to have changed."""
     acting: dict[str, str] = field(default_factory=dict)
     """Files that act on this machine, in the same way."""
-    links: list[str] = field(default_factory=list)
-    """Symbolic links."""
+    led: dict[str, str] = field(default_factory=dict)
+    """Those of them that act only because a link leads to them, or through them, and how."""
+    links: dict[str, str] = field(default_factory=dict)
+    """Symbolic links, and what is written in them."""
 
     @property
     def working_trees(self) -> list[Path]:
@@ -76,11 +87,19 @@ class Survey:
 
 def survey(root: Path) -> Survey:
     """Look through a directory, no link followed; MountRefused if there is too much. Blocks."""
-    found, folders, count = Survey(root), [("", "")], 0
-    while folders:
-        folder, inside = folders.pop()
-        count += 1
-        if count > MAX_FOLDERS or folder.count("/") > SURVEY_DEPTH:
+    found = Survey(root)
+    _walk(root, [("", "")], partial(_look, found))
+    if found.links:
+        names = LinkedNames(found.links, root)
+        folders = _look_at_places(found, names)
+        _walk(root, [(folder, "") for folder in folders], partial(_look_linked, found, names))
+    return found
+
+
+def _walk(root: Path, folders: list[InFolder], look: Look) -> None:
+    """Look into directories, and into those that are returned of each."""
+    for count, (folder, inside) in enumerate(folders):  # which grows meanwhile
+        if count >= MAX_FOLDERS or folder.count("/") > SURVEY_DEPTH:
             raise MountRefused(
                 f"{root} holds more than {MAX_FOLDERS:,} directories, or more than {SURVEY_DEPTH} "
                 "one in another, too many to look for git repositories in; name a smaller one, or "
@@ -91,10 +110,9 @@ def survey(root: Path) -> Survey:
         except OSError:
             continue  # an agent has no more rights there than we, or it is gone
         try:
-            folders += _look(found, fd, folder, inside)
+            folders += look(fd, folder, inside)
         finally:
             os.close(fd)
-    return found
 
 
 def _look(found: Survey, fd: int, folder: str, inside: str) -> list[tuple[str, str]]:
@@ -104,8 +122,7 @@ def _look(found: Survey, fd: int, folder: str, inside: str) -> list[tuple[str, s
     with os.scandir(fd) as rows:
         for row in rows:
             names.append(row.name)
-            path = f"{folder}/{row.name}" if folder else row.name
-            plain = plain_name(row.name)
+            path, plain = _joined(folder, row.name), plain_name(row.name)
             if plain in GIT_NAMES:
                 found.git[path] = _identity(fd, row.name)
                 continue
@@ -113,24 +130,99 @@ def _look(found: Survey, fd: int, folder: str, inside: str) -> list[tuple[str, s
                 below.append((path, inside or _kind(last, plain)))
                 continue
             if row.is_symlink():
-                found.links.append(path)
+                found.links[path] = _target(fd, row.name)
             if plain in OUR_NAMES and is_our_name(path):
-                if plain == PROJECT_NAME:
+                if plain in PROJECT_NAMES:
                     found.ours[path] = _mark(fd, row.name)
                 elif plain != AGENT_NAME or _is_agent(fd, row):
                     found.homes.add(folder)
             if inside == SKIPPED_INSIDE:
                 continue
-            why = inside or _kind(last, plain) or acts_by_name(plain)
+            why = inside or _kind(last, plain) or acts_by_name(plain, last)
             if why and why != SKIPPED_INSIDE:
                 found.acting[path] = _mark(fd, row.name, parts=why == NPM)
     if is_repository(names):
         found.git[folder or TOP] = _identity(fd, ".")
     if folder in found.homes:
         for name in names:
-            path = f"{folder}/{name}" if folder else name
-            found.ours[path] = _mark(fd, name)
+            found.ours[_joined(folder, name)] = _mark(fd, name)
     return below
+
+
+def _look_at_places(found: Survey, names: LinkedNames) -> list[str]:
+    """Note files to which links lead, and links on their way; directories are returned."""
+    folders: list[str] = []
+
+    @cache
+    def listed(folder: str) -> dict[str, list[str]]:
+        rows: dict[str, list[str]] = {}
+        with suppress(OSError):
+            for name in os.listdir(found.root / folder):
+                rows.setdefault(plain_name(name), []).append(_joined(folder, name))
+        return rows
+
+    for place in sorted(names.places):
+        paths = [""]
+        for name in place.split("/") if place else ():
+            paths = [path for folder in paths for path in listed(folder).get(name, ())]
+        for path in paths:
+            if any(not folder or path.startswith(f"{folder}/") for folder in folders):
+                continue  # it will be seen there
+            if _is_folder(found.root / path):
+                folders.append(path)
+            else:
+                _note_linked(found, names, path)
+    return folders
+
+
+def _look_linked(
+    found: Survey, names: LinkedNames, fd: int, folder: str, inside: str
+) -> list[InFolder]:
+    """Note what in one directory acts because links lead there; the directories are returned."""
+    below: list[InFolder] = []
+    with os.scandir(fd) as rows:
+        for row in rows:
+            plain, path = plain_name(row.name), _joined(folder, row.name)
+            if plain in GIT_NAMES or plain in INSTALLED_FOLDERS:
+                continue
+            if row.is_dir(follow_symlinks=False):
+                below.append((path, inside))
+            else:
+                _note_linked(found, names, path)
+    return below
+
+
+def _note_linked(found: Survey, names: LinkedNames, path: str) -> None:
+    if path in found.acting:
+        return
+    why = names.why_it_acts(path, is_link=path in found.links)
+    if not why:
+        return
+    folder, _, name = path.rpartition("/")
+    with suppress(OSError):  # gone since it was listed
+        fd = os.open(found.root / folder, FOLDER)
+        try:
+            found.acting[path], found.led[path] = _mark(fd, name, parts=why == NPM), why
+        finally:
+            os.close(fd)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _target(fd: int, name: str) -> str:
+    try:
+        return os.readlink(name, dir_fd=fd)
+    except OSError:
+        return ""  # gone since it was listed
 
 
 def _kind(last: str, plain: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -154,7 +155,8 @@ async def collect(
     try:
         await anyio.to_thread.run_sync(make_folder, folder)
         changes = await _collected(box, snapshot, folder, limit_bytes, target, mend=not at_work)
-        changes = await anyio.to_thread.run_sync(with_acting, changes, snapshot)
+        told_apart = partial(with_acting, changes, snapshot, at_work=at_work)
+        changes = await anyio.to_thread.run_sync(told_apart)
         await anyio.to_thread.run_sync(save_changes, changes)
         if changes.complete and changes.changes:
             if at_work:
@@ -191,6 +193,7 @@ async def _collected(
         root=snapshot.root,
         changes=tuple(listing.changes(contents.known)),
         warnings=warnings,
+        by_products=listing.by_products.sentences("the changes"),
         complete=not problem,
         folder=folder,
     )

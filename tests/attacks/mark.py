@@ -1,4 +1,4 @@
-"""The mark that makes a test an attack: each has a row in SECURITY.md, which is made from them."""
+"""The mark that makes a test an attack: each has a row in README.md here, made from them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ Group = Literal[
     "secret hunting",
     "files, links and archives",
     "git",
+    "callers of tools",
+    "servers of tools",
     "processes and resources",
     "images",
     "helpers of the orchestrator",

@@ -1,9 +1,10 @@
-"""Tests that are attacks -> the table of them in SECURITY.md: `make attacks` writes it."""
+"""Tests that are attacks -> the table of them in README.md: `make attacks` writes it."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ import pytest
 from tests.attacks.mark import Group
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / ".github" / "SECURITY.md"
+PAGE = Path(__file__).parent / "README.md"
 PLACES = ("tests/attacks", "tests/containers/test_attacks.py")
 """Where attacks are."""
 
@@ -66,11 +67,15 @@ def table(rows: Iterable[Row]) -> str:
     group = ""
     for row in known:
         cases = f" ({counted[row]} cases)" if counted[row] > 1 else ""
-        link = f"[{row.test.removeprefix('test_').replace('_', ' ')}](../{row.file})"
+        link = f"[{row.test.removeprefix('test_').replace('_', ' ')}]({_seen_from_page(row.file)})"
         shown = f"**{row.group}**" if row.group != group else ""
         group = row.group
         lines.append(f"| {shown} | {row.name}{cases} | {row.outcome} | {link} |")
     return "\n".join(lines)
+
+
+def _seen_from_page(file: str) -> str:
+    return os.path.relpath(ROOT / file, PAGE.parent)
 
 
 def written(page: str, text: str) -> str:

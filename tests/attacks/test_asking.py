@@ -23,9 +23,9 @@ from orchestrator.domain.exchange import Question
 from orchestrator.domain.task import Task
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.surfaces.cli.tasks import question_lines
-from orchestrator.surfaces.cli.typed_answers import TypedAnswers
-from orchestrator.surfaces.mcp.answers import document, run_answer
+from orchestrator.surfaces.cli.talk.asked import question_lines
+from orchestrator.surfaces.cli.talk.typed_answers import TypedAnswers
+from orchestrator.surfaces.mcp.answers.answer import document, run_answer
 from orchestrator.surfaces.mcp.forms import form_params
 from orchestrator.surfaces.mcp.server import build_server
 from tests.attacks.mark import attack
@@ -104,7 +104,7 @@ async def test_a_default_answer_is_shown_and_told_apart(process: Process) -> Non
     assert [each.answered_by for each in kept] == ["default", "caller"]
     first, second = [event for event in events if event.kind == "answered"]
     assert (first.data["by"], second.data["by"]) == ("default", "caller")
-    assert first.text.startswith("(by default, nobody answered in time)")
+    assert first.text.startswith("(by default: no answer came in time)")
     assert second.text == DEFAULT
 
 

@@ -18,7 +18,7 @@ from orchestrator.gateway.model.bill import ModelRequestSeen
 from orchestrator.gateway.model.upstream import UpstreamLost, UpstreamRequest, UpstreamResponse
 from orchestrator.store.runs import Store
 from orchestrator.surfaces.cli.run import summary
-from orchestrator.surfaces.mcp.answers import result_answer
+from orchestrator.surfaces.mcp.answers.answer import result_answer
 from orchestrator.surfaces.text import costs
 from tests.attacks.mark import attack
 from tests.attacks.test_money import PDF, PDF_USD, SMALL, Api, send, turns

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.containers.mounts import MountPolicy
-from orchestrator.domain.container import Bind
+from orchestrator.domain.container import MIB, Bind
 from orchestrator.errors import CopyRefused
 from orchestrator.workspace.changes.collected import Change, Changes, State
 from orchestrator.workspace.changes.patch import Unmade, import_stream
-from orchestrator.workspace.reading.pack import BATCH
-from orchestrator.workspace.reading.tree import TreeCopy
+from orchestrator.workspace.git.directory import pack_git, tracked_below
+from orchestrator.workspace.paths import Root
+from orchestrator.workspace.reading.pack import BATCH, Packer
+from orchestrator.workspace.reading.tree import TreeCopy, nowhere
 from tests.attacks.exchanging import OPEN, SECRET, Ground, exchange
 from tests.attacks.mark import attack
 from tests.workspace.trees import repository
@@ -100,6 +102,26 @@ def test_the_git_directory_of_an_exchanged_workspace_is_not_copied(field: Ground
 
 @attack(
     "files, links and archives",
+    "exchange a workspace with another directory while it is copied, to have its .git copied",
+    "the .git of the directory that was judged is: it is opened from there, and not by its name",
+)
+def test_the_git_directory_of_an_exchanged_workspace_is_its_own(field: Ground) -> None:
+    other = field.project.with_name("other")
+    for folder, branch in ((field.project, b"mine"), (other, SECRET)):
+        (folder / ".git/objects").mkdir(parents=True)
+        (folder / ".git/HEAD").write_bytes(b"ref: refs/heads/" + branch)
+        (folder / ".git/config").write_bytes(b"[user]\nname = " + branch)
+    packer = Packer(field.project, MIB)
+    with Root(field.project) as root:
+        exchange(field.project, other)
+        copied = b"".join(pack_git(packer, root, ".git", nowhere)) + packer.end()
+        index = tracked_below(root, ".git", nowhere)
+    assert b"refs/heads/mine" in copied
+    assert (SECRET in copied, index) == (False, None)
+
+
+@attack(
+    "files, links and archives",
     "exchange a workspace with a link to ~/.ssh before the patch of a run is made",
     "there is no patch: nothing is read through the link, and nothing of it enters the container",
 )
@@ -112,6 +134,6 @@ def test_the_patch_of_an_exchanged_workspace_reads_nothing_else(field: Ground) -
     field.exchange()
     got: list[bytes] = []
     with suppress(OSError, Unmade):
-        got.extend(import_stream(changes))
+        got.extend(import_stream(changes, set()))
 
     assert SECRET not in b"".join(got)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 import anyio
+import anyio.lowlevel
 
 from orchestrator.domain.container import Launch
 from tests.attacks.mark import attack
@@ -116,10 +117,11 @@ async def test_everything_inside_can_be_stopped_and_continued(closed: Rig) -> No
         async with closed.container.spawn(closed.launch("python3", "-c", ticking)) as process:
             assert await process.stdout.read()
             closed.container.wire.stop_all()
-            assert await closed.sh(state) == "T\n"
-            assert await closed.sh(f"cut -d' ' -f3 /proc/{process.pid}/stat") == "T\n"
+            for pid in (escaped, process.pid):  # one on another processor stops a moment later
+                while await closed.sh(f"cut -d' ' -f3 /proc/{pid}/stat") != "T\n":
+                    await anyio.lowlevel.checkpoint()
             closed.container.wire.continue_all()
-            assert await closed.sh(state) == "S\n"
+            assert await closed.sh(state) != "T\n"
             for _ in range(3):
                 assert await process.stdout.read()
         await closed.sh(f"kill {escaped}")

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 
+import anyio
 import pytest
 
-from orchestrator.app import mount_policy
 from orchestrator.containers import mounts
+from orchestrator.containers.docker.runtime import DockerRuntime
+from orchestrator.domain.container import Bind, ContainerSpec, Launch
 from orchestrator.errors import ApplyRefused, MountRefused
 from orchestrator.settings import CREDENTIAL_FOLDER_VARIABLES, read_settings
+from orchestrator.state import mount_policy
 from orchestrator.workspace.changes.collected import make_folder
 from orchestrator.workspace.kept import Kept
 from tests.attacks.exchanging import tries
 from tests.attacks.listening import ANSWER, TALK, Host
 from tests.attacks.mark import attack
 from tests.attacks.racing import Covering, Mounting, Remembering, exchanging
+from tests.attacks.rig import PATIENCE
 from tests.attacks.spoils import make_project, work
 from tests.engine.harness import Harness
 from tests.workspace.trees import make
@@ -352,3 +357,58 @@ def test_no_link_stands_for_changes(tmp_path: Path, name: str) -> None:
     with pytest.raises(ApplyRefused, match="is a link, which no orchestrator makes"):
         kept.remove("r1")
     assert (victim / "objects/dear").read_text() == "x"
+
+
+EVIL_LIBRARY = """
+import posix
+fd = posix.open("/workspace/ran", posix.O_CREAT | posix.O_WRONLY, 0o666)
+posix.write(fd, str(posix.getuid()).encode())
+"""
+"""What every Python imports first, PID 1 too."""
+
+LED_ASTRAY = "mv proj/sub away; ln -s ../usr/lib/python3.11 proj/sub; echo done"
+"""On the host that is beside the workspace; in a container, the library of PID 1."""
+
+
+@attack(
+    "images",
+    "with a directory above another agent's workspace, exchange a folder that is held in it for a "
+    "link, so that one's own files are mounted over those of PID 1",
+    "refused: nothing is mounted inside a directory while an agent may write to one above it",
+)
+async def test_no_agent_leads_mounts_of_another_over_pid_1(
+    engine: DockerRuntime, image: str, ground: Path, tmp_path: Path
+) -> None:
+    home = ground / tmp_path.name
+    project = home / "proj"
+    make(
+        home, {"proj/sub/.git/HEAD": "x", "usr/lib/python3.11/encodings/__init__.py": EVIL_LIBRARY}
+    )
+    for path in (home, *home.rglob("*")):
+        os.chown(path, 1000, 1000)
+    project.chmod(0o777)
+    spec = ContainerSpec(image=image)
+    held = (Bind(source=str(project), read_only=False), _held(project, "sub"))
+    victim = spec.model_copy(update={"mounts": held})
+    writer = spec.model_copy(update={"mounts": (Bind(source=str(home), read_only=False),)})
+    with anyio.fail_after(PATIENCE):
+        async with engine.open(writer) as above:
+            with pytest.raises(MountRefused, match="while another agent may write to"):
+                async with engine.open(victim):
+                    pass
+            plain = spec.model_copy(update={"mounts": held[:1]})
+            async with engine.open(plain), engine.open(plain):
+                pass  # nothing is mounted inside of it
+            moved = await above.run(Launch(argv=("sh", "-c", LED_ASTRAY), cwd="/workspace"))
+            assert moved.stdout == b"done\n"
+        with pytest.raises(MountRefused):  # what is there now is another one
+            async with engine.open(victim):
+                pass
+    assert not (project / "ran").exists()
+
+
+def _held(project: Path, name: str) -> Bind:
+    status = (project / name).lstat()
+    identity = f"{status.st_dev}:{status.st_ino}"
+    target = f"/workspace/{name}"
+    return Bind(source=str(project / name), target=target, read_only=False, identity=identity)

@@ -1,4 +1,4 @@
-"""The table of attacks in SECURITY.md is the one that the tests make."""
+"""The table of attacks in README.md is the one that the tests make."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST = 40
 """Attacks that were promised."""
 
 
-def test_the_table_in_security_md_is_up_to_date() -> None:
+def test_the_table_is_up_to_date() -> None:
     argv = (sys.executable, "-m", "tests.attacks.table", "--check")
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -21,7 +21,7 @@ from tests.bench.crowd import crowd, memory
 from tests.bench.egress import egress
 from tests.bench.latency import latency, rate
 from tests.bench.queued import queued
-from tests.bench.report import as_json, markdown, print_table, write_readme
+from tests.bench.report import as_json, four_numbers, markdown, print_table, write_page
 from tests.bench.row import Row
 from tests.bench.runs import runs, server_start
 from tests.bench.sessions import sessions
@@ -51,6 +51,7 @@ CASES: dict[str, Case] = {
     "queued": queued,
 }
 
+PAGE = Path(__file__).parent / "README.md"
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -59,7 +60,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
-    parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md here")
     options = parser.parse_args()
     unknown = sorted(set(options.cases) - set(CASES))
     if unknown:
@@ -69,8 +70,11 @@ def main() -> int:
         print(as_json(rows, caption))
     else:
         print_table(rows, caption)
-    if options.write_readme:
-        write_readme(README, markdown(rows, caption))
+    if options.write:
+        table = markdown(rows, caption)
+        write_page(PAGE, table)
+        if not options.cases:
+            write_page(README, four_numbers(table))
     return 1 if any(row.met is False for row in rows) else 0
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from orchestrator.app import mount_policy
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.domain.container import Bind, ContainerSpec, Cover, Launch
 from orchestrator.errors import MountRefused
 from orchestrator.settings import Settings
+from orchestrator.state import mount_policy
 
 PATIENCE = 120
 
@@ -89,7 +89,7 @@ class SlyEngine(Engine):
 
     async def call(self, function, /, *args, **kwargs):  # type: ignore[no-untyped-def]
         if self.exchange is not None and function.__name__ == "create_container_from_config":
-            inside, outside = self.exchange
+            (inside, outside), self.exchange = self.exchange, None
             inside.rmdir()
             inside.symlink_to(outside)
         return await super().call(function, *args, **kwargs)

@@ -22,6 +22,7 @@ from orchestrator.doctor.container_promises import ENDINGS, INSIDE_PROMISES, Pro
 from orchestrator.doctor.examination import Check, check, examine
 from orchestrator.doctor.gateway_promises import GATEWAY
 from orchestrator.doctor.promise import ask, launch
+from orchestrator.doctor.server_promises import SERVERS_OF_TOOLS
 from orchestrator.doctor.workspace_promises import WORKSPACES
 from orchestrator.domain.container import MIB, ContainerSpec, Launch, User
 from orchestrator.settings import Settings
@@ -64,7 +65,7 @@ async def look_inside(name: str, container: Container) -> Check:
 async def look_at_ending(
     name: str, runtime: DockerRuntime, spec: ContainerSpec, workspace: Path | None = None
 ) -> Check:
-    (promise,) = (p for p in (*WORKSPACES, *ENDINGS) if p.name == name)
+    (promise,) = (p for p in (*WORKSPACES, *SERVERS_OF_TOOLS, *ENDINGS) if p.name == name)
     async with AsyncExitStack() as stack:
         return await check(promise, Probes(runtime, spec, stack, workspace))
 
@@ -77,7 +78,8 @@ async def test_every_promise_holds_on_this_engine(
         checks = [check async for check in found]
     assert [check for check in checks if not check.ok or check.advice] == []
     first = ["engine", "hello", *(p.name for p in (*INSIDE_PROMISES, *GATEWAY))]
-    assert [check.name for check in checks] == [*first, *(p.name for p in (*WORKSPACES, *ENDINGS))]
+    last = (*WORKSPACES, *SERVERS_OF_TOOLS, *ENDINGS)
+    assert [check.name for check in checks] == [*first, *(p.name for p in last)]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ async def test_every_promise_holds_on_this_engine(
         ("privileges", {"SecurityOpt": []}, "NoNewPrivs 0"),
         ("seccomp", {"SecurityOpt": ["seccomp=unconfined"]}, "Seccomp 0"),
         ("system calls", {"SecurityOpt": ["seccomp=unconfined"]}, "allows io_uring_setup"),
-        ("processes", {"PidMode": "host"}, "sees the warden, itself and "),
+        ("processes", {"PidMode": "host"}, "sees our PID 1, itself and "),
         ("open files", {"Ulimits": [{"Name": "nofile", "Soft": 9000, "Hard": 9000}]}, "no end"),
         ("processors", {"NanoCpus": 0}, "no limit to be seen"),
         ("process count", {"PidsLimit": 0}, "272 forks of 256, then no end; all killed"),
@@ -205,7 +207,7 @@ async def test_a_warden_that_runs_as_the_agent_is_not_safe_from_it(
 ) -> None:
     weaken(body={"User": "1000:1000"})
     async with runtime.open(spec) as container:
-        found = await look_inside("warden", container)
+        found = await look_inside("PID 1", container)
     assert not found.ok
 
 
@@ -255,7 +257,7 @@ async def test_memory_without_a_limit_breaks_the_promise(
     assert (found.ok, found.detail) == (False, "64 MiB: took twice as much (exit code 0)")
 
 
-@pytest.mark.parametrize("name", ["wire cut", "wire cut, defied"])
+@pytest.mark.parametrize("name", ["orchestrator gone", "gone, and defied"])
 async def test_a_container_that_outlives_its_wire_breaks_the_promise(
     name: str,
     weaken: Weaken,
@@ -288,7 +290,7 @@ async def test_an_image_without_a_warden_ends_the_examination(
     async with aclosing(examine(runtime.engine, runtime, spec)) as found:
         checks = [check async for check in found]
     assert [(check.name, check.ok) for check in checks] == [("engine", True), ("hello", False)]
-    assert "started no warden" in checks[1].detail
+    assert "did not start our program" in checks[1].detail
     assert "orchestrator images build" in checks[1].advice
 
 

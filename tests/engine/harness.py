@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.app import Parts, compose
+from orchestrator.containers.images.claude_binary import Progress
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
+from orchestrator.engine.servers.opening import ServerOpener
+from orchestrator.engine.servers.tool_servers import ToolServers
 from orchestrator.engine.service import Service
 from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.spares.shelf import PoolLimits
@@ -37,7 +40,7 @@ class _Engine:
         self._image = image
         self.seccomp_profile = runtime.seccomp_profile
 
-    async def agent_image(self) -> str:
+    async def agent_image(self, progress: Progress = lambda _: None) -> str:
         return self._image
 
     async def image_id(self, image: str) -> str:
@@ -51,10 +54,10 @@ class Harness:
         self._runtime = runtime
         self._image = image
         self._folder = folder
-        self._agents = folder / "agents"
+        self.agents_dir = folder / "agents"
         self._settings = read_settings(
             {
-                "ORCHESTRATOR_AGENTS_DIR": str(self._agents),
+                "ORCHESTRATOR_AGENTS_DIR": str(self.agents_dir),
                 "ORCHESTRATOR_STATE_DIR": str(folder),
                 "ORCHESTRATOR_TRUSTED": str(folder),
             }
@@ -70,6 +73,17 @@ class Harness:
         """ORCHESTRATOR_SECRET_NAME -> value."""
         self.ca_certificates = ""
         self.events: list[Event] = []
+        opener = ServerOpener(
+            runtime=runtime,
+            engine=_Engine(runtime, image),
+            secret_store=SecretStore(folder / "secrets.yaml", self.secrets),
+            dialer=self.dialer,
+            environ=self.environ,
+            audit=self.store.audit,
+            tokens_dir=folder / "oauth",
+            project=self._settings.project,
+        )
+        self.servers = ToolServers(opener, self._settings.project)
 
     @property
     def key(self) -> SessionKey:
@@ -79,9 +93,9 @@ class Harness:
     def service(self, steps: Steps, *, each_task: bool = False, **fields: object) -> Service:
         """A service with one agent, called "worker", whose model plays these steps."""
         agent = {"name": "worker", "description": "Works.", "permissions": {"allow": ["Bash"]}}
-        (self._agents / "worker").mkdir(parents=True, exist_ok=True)
+        (self.agents_dir / "worker").mkdir(parents=True, exist_ok=True)
         text = f"---\n{json.dumps(agent | fields)}\n---\nYou work.\n"  # JSON is YAML
-        (self._agents / "worker" / "agent.md").write_text(text)
+        (self.agents_dir / "worker" / "agent.md").write_text(text)
         model = ScriptedModel(Script.model_validate({"steps": list(steps), "each_task": each_task}))
 
         parts = Parts(
@@ -94,6 +108,7 @@ class Harness:
             secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
             sessions=self.sessions,
             pool=self.pool,
+            servers=self.servers,
             variables=self.environ,
             ca_certificates=self.ca_certificates,
         )

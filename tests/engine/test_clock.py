@@ -90,6 +90,16 @@ async def test_whoever_waits_for_a_time_at_work_waits_longer_while_it_stands_sti
     assert told[0] >= 2 * TICK
 
 
+async def test_a_run_that_has_waited_too_long_spends_time_while_it_still_waits() -> None:
+    clock = Clock(1000, may_stop_seconds=TICK)
+    with anyio.fail_after(30), clock.running() as scope, clock.stopped():
+        await clock.until(2 * TICK)
+        assert clock.stands_still()
+        assert clock.spent >= 2 * TICK
+        left = scope.deadline - anyio.current_time()
+        assert clock.spent + left == pytest.approx(1000, abs=1)
+
+
 async def test_nothing_is_spent_before_the_run_or_after_it() -> None:
     clock = Clock(1000)
     with clock.stopped():

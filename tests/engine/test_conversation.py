@@ -17,6 +17,7 @@ from orchestrator.engine.conversation import (
     CliEnded,
     Conversation,
 )
+from orchestrator.runners.claude.dialogue import Claude
 from orchestrator.runners.signs import PermissionAsked
 
 PATIENCE = 30
@@ -46,7 +47,7 @@ async def talking(cli: FakeProgram) -> AsyncIterator[Conversation]:
             runtime.open(ContainerSpec(image="image")) as container,
             container.spawn(Launch(argv=("cli",))) as process,
         ):
-            yield Conversation(process)
+            yield Conversation(process, Claude())
 
 
 async def test_verdicts_and_denials_that_are_made_up_are_not_all_kept() -> None:

@@ -110,6 +110,8 @@ async def test_what_the_model_does_is_named(
 
     assert (result.status, result.reason) == ("failed", reason), result
     assert result.message
+    for of_the_inside in ("127.0.0.1", "inference gateway", "CLAUDE_CODE_"):
+        assert of_the_inside not in result.message
     assert result.result is None
 
 

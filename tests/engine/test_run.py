@@ -32,6 +32,7 @@ from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.reach import Reach
+from orchestrator.runners.claude.dialogue import Claude
 from orchestrator.store.runs import Store
 from tests.engine.scripted_runs import ScriptedService
 from tests.engine.test_conversation import asking, ended
@@ -218,7 +219,7 @@ async def staged(cli: Callable[[FakeProcess], Any]) -> AsyncIterator[Stage]:
     with anyio.fail_after(PATIENCE):
         async with (
             runtime.open(ContainerSpec(image="image")) as container,
-            open_stage(container, Launch(argv=("cli",)), reach) as stage,
+            open_stage(container, Launch(argv=("cli",)), Claude(), reach) as stage,
         ):
             yield stage
 

@@ -51,7 +51,7 @@ for name in sys.argv[1:]:
         print(name, "does not resolve")
 """
 
-DENIED = f"agent.md does not have {ELSEWHERE} under network.allow"
+DENIED = "blocked: not under network.allow in agent.md"
 
 
 @pytest.fixture

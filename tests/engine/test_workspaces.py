@@ -84,10 +84,11 @@ async def work(
 async def test_a_copy_is_worked_on_and_its_changes_are_handed_back(
     harness: Harness, project: Path
 ) -> None:
+    (project / ".gitignore").write_text("__pycache__/\n.env\n")
     command = (
         "git log --oneline | wc -l; echo good bye > greeting.txt; mv old.bin new.bin; "
-        "printf x > added; chmod +x added; git add -A; "
-        "git -c user.name=B -c user.email=b commit -qm x"
+        "printf x > added; chmod +x added; mkdir __pycache__; touch __pycache__/a.pyc .env; "
+        "git add -A; git -c user.name=B -c user.email=b commit -qm x"
     )
     result = await work(harness, project, command, workspace="copy")
 
@@ -99,6 +100,9 @@ async def test_a_copy_is_worked_on_and_its_changes_are_handed_back(
     }
     assert "-hello\n+good bye\n" in result.patch
     assert (project / "greeting.txt").read_text() == "hello\n"
+    assert result.warnings == ("left out of the changes, since .gitignore names it: .env",)
+    (*_, told) = [event.text for event in harness.events if event.kind == "workspace"]
+    assert told.endswith("; left out of the changes, as .gitignore says: __pycache__")
 
     harness.copies.apply(result.run_id, dry_run=False)
     assert (project / "greeting.txt").read_text() == "good bye\n"
@@ -215,7 +219,7 @@ async def test_a_session_whose_files_were_changed_here_says_how_to_get_a_new_cop
     assert (project / "greeting.txt").read_text() == "2\n"
 
 
-async def test_the_patch_of_a_result_is_one_that_git_takes_or_it_is_not_there(
+async def test_the_patch_of_a_result_is_one_that_git_takes_whatever_the_files_are(
     harness: Harness, project: Path
 ) -> None:
     (project / "windows.txt").write_bytes(b"one\r\ntwo\r\n")
@@ -226,14 +230,17 @@ async def test_the_patch_of_a_result_is_one_that_git_takes_or_it_is_not_there(
     await anyio.run_process(("git", "apply"), cwd=project, input=result.patch.encode())
     assert (project / "windows.txt").read_bytes() == b"one\r\nTWO\r\n"
 
-    result = await work(harness, project, "printf 'caf\\351\\n' > latin1.txt", workspace="copy")
-    assert (result.status, result.patch) == ("completed", "")
+    # Neither UTF-8 nor, for git, binary; with names that are patterns.
+    names = ("latin1.txt", "a [b]*?.txt", '"q".txt')
+    (project / "latin1.txt").write_bytes(b"th\xe9\n")
+    odd = "; ".join(f"printf 'caf\\351\\n' > '{name}'" for name in names)
+    result = await work(harness, project, f"{odd}; echo x > a.txt", workspace="copy")
+    assert "GIT binary patch" in result.patch
+    assert "+x\n" in result.patch
     assert b"+caf\xe9\n" in harness.copies.patch(result.run_id)
-    (told,) = [event.text for event in harness.events if event.kind == "warning"]
-    assert told == (
-        "the patch is not in the result, since it is not UTF-8; "
-        f"`orchestrator show {result.run_id} --patch` prints it"
-    )
+    assert [event.text for event in harness.events if event.kind == "warning"] == []
+    await anyio.run_process(("git", "apply"), cwd=project, input=result.patch.encode())
+    assert [(project / name).read_bytes() for name in names] == [b"caf\xe9\n"] * 3
 
 
 async def test_changes_are_handed_back_of_a_run_that_failed(

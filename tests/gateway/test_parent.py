@@ -16,7 +16,7 @@ import pytest
 from mcp import Client as McpClient
 
 from orchestrator.errors import RunNotFound
-from orchestrator.gateway import parent
+from orchestrator.gateway import parent, rpc
 from orchestrator.gateway.http.loopback import listen_on_loopback
 from orchestrator.gateway.parent import ParentAccess
 from tests.gateway.near import PATIENCE, Answer, Client, connection
@@ -167,7 +167,7 @@ async def test_there_is_nothing_else_here(method: str, path: str, status: int) -
         (b'{"jsonrpc": "2.0", "id": true, "method": "ping"}', 400),
         (b'{"jsonrpc": "2.0", "id": 1, "method": []}', 400),
         (message("ping", ["x"]), 400),
-        (message("ping", {"x": "x" * parent.MAX_MESSAGE_BYTES}), 413),
+        (message("ping", {"x": "x" * rpc.MAX_MESSAGE_BYTES}), 413),
         (b"x" * (parent.MESSAGE_ROOM_BYTES + 1), 413),
         (b'{"jsonrpc": "2.0", "id": 1, "result": {}}', 202),
     ],

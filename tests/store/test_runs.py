@@ -214,7 +214,7 @@ async def test_events_that_could_not_be_kept_are_tried_again(store: Store) -> No
 def test_a_store_that_is_no_store_is_told_of_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "runs.sqlite"
     path.write_text("Dear diary, " * 100)
-    with pytest.raises(StoreFailed, match="Moved away, it is begun anew"):
+    with pytest.raises(StoreFailed, match="move it away; a new one is made"):
         Store(path)
     assert path.read_text().startswith("Dear diary")
 

@@ -99,6 +99,44 @@ async def test_an_agent_that_is_full_holds_up_nobody_else(stores: tuple[Store, S
     assert await other.begin("r4", caps)
 
 
+async def test_a_run_that_waits_holds_a_slot_of_its_own_project_and_of_no_other(
+    stores: tuple[Store, Store],
+) -> None:
+    one, other = stores
+    for run_id in ("r1", "r2"):
+        await add(one, run_id)
+        assert await one.begin(run_id, TWO)
+    await add(one, "r3")
+    await add(other, "r4", project="/elsewhere")
+    assert not await other.begin("r4", TWO)
+    assert await one.set_status("r1", "paused")
+    assert not await one.begin("r3", TWO), "its project has two"
+    assert await other.begin("r4", TWO), "r3 stands before it, and cannot begin"
+    await add(other, "r5", project="/elsewhere")
+    assert not await other.begin("r5", TWO), "r2 is at work, and so is r4"
+    assert await one.set_status("r2", "waiting_parent_reply")
+    assert await other.begin("r5", TWO)
+    assert await one.set_status("r1", "running")
+    await end(other, "r5")
+    await add(other, "r6", project="/elsewhere")
+    assert not await other.begin("r6", TWO), "r1 has gone on"
+
+
+async def test_a_run_waits_while_the_last_of_those_that_work_for_it_does(
+    stores: tuple[Store, Store],
+) -> None:
+    one, other = stores
+    caps = Caps(runs=1, runs_per_agent=1)
+    for depth in range(3):
+        above = f"r{depth - 1}" if depth else ""
+        await add(one, f"r{depth}", depth=depth, parent_run_id=above)
+        assert await one.begin(f"r{depth}", caps)
+    await add(other, "r4", project="/elsewhere")
+    assert not await other.begin("r4", caps)
+    assert await one.set_status("r2", "paused")
+    assert await other.begin("r4", caps)
+
+
 async def test_errands_have_slots_of_their_own_at_each_depth(stores: tuple[Store, Store]) -> None:
     one, _ = stores
     caps = Caps(runs=1, runs_per_agent=1)

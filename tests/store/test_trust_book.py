@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
+import shutil
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import OperatorError
-from orchestrator.store.trust_book import TrustBook, inode
+from orchestrator.store.trust_book import TrustBook, which_project
 from orchestrator.trust import Extent, Grant, TrustedProject
 
 EXTENT = Extent(grants=(Grant(kind="network", what="a.org"),))
@@ -28,9 +28,7 @@ def book(tmp_path: Path) -> TrustBook:
 
 
 def trusted(agents: Path) -> TrustedProject:
-    return TrustedProject(
-        agents_dir=agents, inode=inode(agents), at=time.time(), agents={"a": EXTENT}
-    )
+    return which_project(agents).trusted_with({"a": EXTENT})
 
 
 def the_file(tmp_path: Path) -> Path:
@@ -58,18 +56,61 @@ def test_it_is_the_users_alone(book: TrustBook, agents: Path, tmp_path: Path) ->
     assert the_file(tmp_path).parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_agents_that_are_made_anew_stay_trusted(book: TrustBook, agents: Path) -> None:
+def test_agents_that_a_checkout_makes_anew_stay_trusted(book: TrustBook, agents: Path) -> None:
+    (agents.parent / ".git").mkdir()
     book.keep(trusted(agents))
     agents.rename(agents.with_name("old"))
     agents.mkdir()
     assert book.of(agents) is not None
-
-
-def test_a_project_in_the_place_of_another_is_not_trusted(book: TrustBook, agents: Path) -> None:
-    book.keep(trusted(agents))
-    agents.parent.rename(agents.parent.with_name("old"))
-    agents.mkdir(parents=True)
+    (agents / ".git").write_text("gitdir: ../elsewhere")  # but not another repository's
     assert book.of(agents) is None
+
+
+@pytest.mark.parametrize("of_repository", [True, False], ids=["repository", "folder"])
+def test_agents_that_are_in_no_repository_but_their_own_are_not_trusted_when_made_anew(
+    book: TrustBook, agents: Path, of_repository: bool
+) -> None:
+    if of_repository:
+        (agents / ".git").mkdir()
+    book.keep(trusted(agents))
+    assert book.of(agents) is not None
+    agents.rename(agents.with_name("old"))
+    agents.mkdir()
+    (agents.parent / ".git").mkdir()  # whatever is there by now
+    assert book.of(agents) is None
+
+
+def test_a_repository_that_is_made_of_a_trusted_folder_stays_trusted(
+    book: TrustBook, agents: Path
+) -> None:
+    book.keep(trusted(agents))
+    (agents.parent / ".git").mkdir()
+    assert book.of(agents) is not None
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["moved", "removed"])
+def test_a_project_in_the_place_of_another_is_not_trusted(
+    book: TrustBook, agents: Path, removed: bool
+) -> None:
+    (agents.parent / ".git").mkdir()
+    book.keep(trusted(agents))
+    if removed:  # then the filesystem may give its number to the new one
+        shutil.rmtree(agents.parent)
+    else:
+        agents.parent.rename(agents.parent.with_name("old"))
+    agents.mkdir(parents=True)
+    (agents.parent / ".git").mkdir()
+    assert book.of(agents) is None
+
+
+def test_what_an_earlier_version_trusted_is_trusted_where_a_repository_holds_it(
+    book: TrustBook, agents: Path
+) -> None:
+    known = trusted(agents)
+    book.keep(known.model_copy(update={"made": "", "own": ""}))
+    assert book.of(agents) is None  # by itself: nothing says that it is the same
+    (agents.parent / ".git").mkdir()
+    assert book.of(agents) is not None
 
 
 def test_a_file_that_somebody_else_could_have_written_is_refused(

@@ -69,3 +69,36 @@ async def test_a_stranger_over_http_is_told(stage: Stage) -> None:
     assert [(row["who"], row["subject"], row["allowed"]) for row in rows] == [
         ("unknown", "127.0.0.1", False)
     ] * 2
+
+
+async def test_calls_for_what_is_not_there_or_by_nobody_or_as_another_are_told(
+    stage: Stage,
+) -> None:
+    stage.add_agent("worker", {"text": "done"})
+    argv = [COMMAND, "run", "worker", "go"]
+    nameless = {"ORCHESTRATOR_DENY_ON_MISSING_CALLER": "1"}
+    typed = await anyio.run_process(argv, env=stage.env | nameless, check=False)
+    assert b"names no caller" in typed.stderr
+    task = {"agent_name": "worker", "prompt": "go"}
+    async with Client(stage.server()) as client:
+        refused = [
+            await call(client, "run_subagent", **task, agent_id="planner"),
+            await call(client, "run_subagent", agent_name="walker", prompt="go"),
+            await call(client, "run_subagents", tasks=[task, {**task, "agent_name": "walker"}]),
+        ]
+    async with Client(stage.server(**nameless)) as client:
+        refused.append(await call(client, "run_subagent", **task))
+        refused.append(await call(client, "list_agents"))
+    assert all(answer.is_error for answer in refused)
+    assert stage.runs() == []
+    rows = await told(stage)
+    said = [(row["who"], row["act"], row["subject"], row["why"].split(":")[0]) for row in rows]
+    assert said == [
+        ("operator", "call", "run worker", "caller_missing"),
+        ("main", "call", "run_subagent", "caller_refused"),
+        ("main", "run", "walker", "agent_not_found"),
+        ("main", "run", "walker", "agent_not_found"),
+        ("unknown", "call", "run_subagent", "caller_missing"),
+        ("unknown", "call", "list_agents", "caller_missing"),
+    ]
+    assert not any(row["allowed"] for row in rows)

@@ -16,7 +16,9 @@ from orchestrator.surfaces.text import visible, write
 
 
 def test_an_event_is_one_line_whatever_its_text_holds() -> None:
-    assert event_line("tool_result", "one\n\n  two\t2\n") == EventLine("gets", "one ⏎ two 2", "dim")
+    assert event_line("tool_result", "one\n\n  two\t2\n") == EventLine(
+        "result", "one ⏎ two 2", "dim"
+    )
     assert event_line("text", "\x1b]0;mine\x07hi\r") == EventLine("says", "�]0;mine�hi", "")
 
 

@@ -27,6 +27,7 @@ def test_a_shipped_agent_answers_from_its_script(
     project: Project, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(AGENTS / name, project.path / "agents" / name)
+    shutil.copytree(AGENTS / "servers", project.path / "agents" / "servers")
     assert run("run", name, "What is new?") == 0
     said = capsys.readouterr()
     assert said.out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.surfaces.text import cut_json, one_line, quoted, shortened, span, table
+from orchestrator.surfaces.text import cut_json, one_line, quoted, shortened, span, table, wrapped
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
@@ -33,6 +33,19 @@ def test_a_text_is_cut_only_if_it_is_too_long() -> None:
     assert [shortened("four", width) for width in (5, 4, 3)] == ["four", "four", "fo…"]
     assert cut_json({"a": "é"}, 10) == ('{"a": "é"}', 0)
     assert cut_json({"a": "é"}, 7) == ('{"a": "', 3)
+
+
+def test_a_sentence_is_broken_between_words_and_in_no_command() -> None:
+    said = "it is done; `orchestrator logs r1` tells more, at /a/long/path/that/is/one/word"
+    assert list(wrapped(said, 30)) == [
+        "it is done;",
+        "  `orchestrator logs r1` tells",
+        "  more, at",
+        "  /a/long/path/that/is/one/word",
+    ]
+    assert list(wrapped(said, 200)) == [said]
+    assert list(wrapped("  a row   of a table", 80)) == ["  a row   of a table"]
+    assert list(wrapped("", 80)) == [""]
 
 
 def test_what_a_stranger_wrote_stays_on_its_line() -> None:

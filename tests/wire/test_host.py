@@ -94,7 +94,7 @@ async def _run_quietly(wire: Wire) -> None:
         (w.encode(w.KILLED, 0), "an answer to no kill"),
         (w.encode(w.LISTENING, 0, w.pack(b"web", b"80", b"")), "an answer to no listen"),
         (w.encode(w.EXIT, 1, b"\0\0\0\0"), "process 1, which is not running"),
-        (w.encode(w.OPEN, 2, b"web"), "a connection that nobody asked for"),
+        (w.encode(w.OPEN, 2, b"web"), "a connection to a service that it was not given"),
         (w.encode(w.STARTED, 7, b"\0\0\0\1"), "process 7, which is not running"),
     ],
 )

@@ -252,7 +252,9 @@ async def test_what_is_asked_of_an_ended_wire_is_refused_at_once() -> None:
     ]
     with anyio.fail_after(PATIENCE):
         for call in calls:
-            with pytest.raises(WireLost, match=r"box: the wire was closed by us$"):
+            with pytest.raises(
+                WireLost, match=r"box: the connection to the container was closed by us$"
+            ):
                 await call()
         assert await wire.wait_ended() is WireEnd.CLOSED
     wire.feed(b"\xff" * 100)

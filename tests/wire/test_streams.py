@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import WireLost
 from orchestrator.wire import warden as w
-from orchestrator.wire.streams import Mux, Stream
+from orchestrator.wire.streams import RELAYS_PER_TURN, Mux, Stream
 
 PATIENCE = 30
 
@@ -242,6 +242,28 @@ async def test_what_arrived_before_the_wire_was_lost_can_still_be_read() -> None
         assert await far.read() == b"last words"
         with pytest.raises(WireLost, match="gone"):
             await far.read()
+
+
+async def test_connections_that_end_together_go_on_a_few_in_each_turn() -> None:
+    mux = Mux(lambda _: None, lambda *_: None, w.FROM_WARDEN)
+    streams = [mux.accept(number) for number in range(2, 202, 2)]
+    ended = most = in_turn = 0
+
+    async def read(stream: Stream) -> None:
+        nonlocal ended, in_turn
+        assert await stream.read() == b""
+        ended, in_turn = ended + 1, in_turn + 1
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            for stream in streams:
+                tasks.start_soon(read, stream)
+            await anyio.lowlevel.checkpoint()
+            mux.feed(b"".join(w.encode(w.END, stream.number) for stream in streams))
+            while ended < len(streams):
+                await anyio.lowlevel.checkpoint()
+                most, in_turn = max(most, in_turn), 0
+    assert most <= 2 * RELAYS_PER_TURN
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,17 @@ def _tmpfs(spec: ContainerSpec, closed: Sequence[str]) -> dict[str, str]:
     # World-writable with the sticky bit, since not every engine takes uid= for a tmpfs. The
     # agent is the only user inside who can write at all: root has no DAC_OVERRIDE.
     return dict.fromkeys(closed, "ro,noexec,nosuid,nodev,mode=755,size=4k") | {
-        t.target: f"rw,exec,nosuid,nodev,mode=1777,size={t.size_bytes}" for t in spec.tmpfs
+        t.target: f"rw,exec,nosuid,nodev,mode={1777 if t.writable else 755},size={t.size_bytes}"
+        for t in spec.tmpfs
     }
+
+
+def bare_body(body: Mapping[str, object], labels: Mapping[str, str]) -> JsonObject:
+    """The create call for a container that is only looked into: nothing of the host's is in it."""
+    config = body["HostConfig"]
+    assert isinstance(config, dict)  # noqa: S101 as create_body makes it
+    volumes = [row for row in config["Mounts"] if row["Type"] == "volume" and "Source" in row]
+    return {**body, "HostConfig": {**config, "Mounts": volumes}, "Labels": dict(labels)}
 
 
 def _mount(mount: Mount, keep_as: str | None) -> JsonObject:

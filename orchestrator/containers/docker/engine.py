@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,12 @@ OLDEST_API = "1.40"
 
 CALL_THREADS = 32
 """Blocking calls under way at once. anyio's own limit of 40 is shared with all other threads."""
+
+ENGINE_ADDRESSES = ("unix://", "tcp://", "http://", "https://")
+"""How an engine's address begins; docker-py knows others, which need programs or break off."""
+
+SHOWN_WHY_CHARS = 200
+"""Of what a library says about an address that does not answer."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,21 +128,51 @@ class Engine:
 
 def connect(settings: Settings) -> Engine:
     """The first engine that answers, or a sentence that says where we looked."""
-    failures: list[str] = []
+    failures: dict[str, Exception] = {}
     for address in settings.engine_candidates:
         try:
             _try_socket(address)
             return Engine(address, _client(address, settings.tls_dir), settings.tls_dir)
         except (docker.errors.DockerException, OSError) as exc:  # requests' errors are OSErrors
-            failures.append(f"{address}: {exc}")
-    raise EngineUnreachable(
-        "no container engine answers; start Docker or Podman, or set DOCKER_HOST. Tried:\n  "
-        + "\n  ".join(failures)
+            failures[address] = exc
+    raise EngineUnreachable(no_engine(failures))
+
+
+def no_engine(failures: Mapping[str, Exception]) -> str:
+    """What an operator is told who has no engine: where it was looked for, and what was found."""
+    tried = "".join(f"\n  {address}: {_why_not(exc)}" for address, exc in failures.items())
+    forbidden = [address for address, exc in failures.items() if isinstance(exc, PermissionError)]
+    if not forbidden:
+        advice = "start Docker or Podman, or set DOCKER_HOST"
+        return f"no container engine answers; {advice}. Tried:{tried}"
+    if "podman" in forbidden[0]:
+        return (
+            "Podman runs, but not for you: systemctl --user enable --now podman.socket gives you "
+            f"your own. Tried:{tried}"
+        )
+    return (
+        "Docker runs, but you may not use it: sudo usermod -aG docker $USER, then log in again. "
+        f"(Members of that group can become root here.) Tried:{tried}"
     )
+
+
+def _why_not(exc: BaseException) -> str:
+    """The system's own words, however deep libraries have wrapped them."""
+    within = (exc.__cause__, exc.__context__, *exc.args, getattr(exc, "reason", None))
+    for inner in within:
+        if isinstance(inner, BaseException) and (found := _why_not(inner)):
+            return found
+    if isinstance(exc, requests.exceptions.RequestException | urllib3.exceptions.HTTPError):
+        return "" if within[0] or within[1] else "no answer that makes sense"
+    if isinstance(exc, OSError):
+        return exc.strerror or type(exc).__name__
+    return str(exc).splitlines()[0][:SHOWN_WHY_CHARS] if str(exc) else type(exc).__name__
 
 
 def _try_socket(address: str) -> None:
     """Raise OSError unless a server listens; docker-py would leave the socket open."""
+    if not address.startswith(ENGINE_ADDRESSES):
+        raise docker.errors.DockerException(f"write {' or '.join(ENGINE_ADDRESSES[:2])}")
     if address.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as attempt:
             attempt.connect(address.removeprefix("unix://"))

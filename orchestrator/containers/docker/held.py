@@ -56,7 +56,7 @@ class HeldContainer:
         self._events = events
         self._name = name
         self.spec = spec
-        self._body = body
+        self.body = body
         self._pinned = pinned
         self.id = ""
         self._fate: Fate | None = None
@@ -70,11 +70,11 @@ class HeldContainer:
 
     @property
     def image_id(self) -> str:
-        return str(self._body["Image"])
+        return str(self.body["Image"])
 
     @property
     def kept(self) -> bool:
-        config = self._body["HostConfig"]
+        config = self.body["HostConfig"]
         return isinstance(config, dict) and not config["AutoRemove"]
 
     @property
@@ -82,7 +82,7 @@ class HeldContainer:
         """Where something is mounted in what the image has: by the spec, or to close what the image
         opens. What is mounted in a directory of the host's is no matter of the image's.
         """
-        config = self._body["HostConfig"]
+        config = self.body["HostConfig"]
         closed = config["Tmpfs"] if isinstance(config, dict) else {}
         shown = [mount.target for mount in self.spec.mounts if isinstance(mount, Bind)]
         mounted = (mount.target for mount in self.spec.mounts)
@@ -97,7 +97,7 @@ class HeldContainer:
         with anyio.CancelScope(shield=True):
             try:
                 made = await self._engine.call(
-                    self._engine.api.create_container_from_config, self._body, self._name
+                    self._engine.api.create_container_from_config, self.body, self._name
                 )
             except EngineUnreachable:
                 await self._find_unanswered()
@@ -108,7 +108,7 @@ class HeldContainer:
         """A create whose answer got lost may have made a container; then it is to be removed."""
         with suppress(OrchestratorError):
             found = await self._engine.inspect(self._name) or {}
-            if _label(found.get("Config"), OWNER) == _label(self._body, OWNER):
+            if _label(found.get("Config"), OWNER) == _label(self.body, OWNER):
                 self.id = str(found["Id"])
 
     async def find(self) -> bool:
@@ -118,7 +118,7 @@ class HeldContainer:
             return False
         state = found.get("State")
         running = isinstance(state, dict) and bool(state.get("Running"))
-        if running or _label(found.get("Config"), SPEC) != _label(self._body, SPEC):
+        if running or _label(found.get("Config"), SPEC) != _label(self.body, SPEC):
             # Running without a holder: its orchestrator died a moment ago, and no client can
             # attach to it any more. The volumes stay.
             await self._engine.remove(self._name)

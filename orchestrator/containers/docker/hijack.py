@@ -233,7 +233,7 @@ async def _connect(engine: Engine, connection: Connection[R]) -> None:
             await loop.create_connection(lambda: connection, host, port, ssl=tls)
         else:
             raise EngineUnreachable(
-                f"{engine.address}: only unix:// and tcp:// engines can hold a wire; "
+                f"{engine.address}: only unix:// and tcp:// engines can be attached to; "
                 "forward the remote socket, for instance with `ssh -L`"
             )
     except OSError as exc:

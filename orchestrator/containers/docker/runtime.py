@@ -7,13 +7,13 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import anyio
 
-from orchestrator.containers.docker.create import create_body
+from orchestrator.containers.docker.create import bare_body, create_body
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.docker.engine_events import EventStream
 from orchestrator.containers.docker.facts import EngineFacts, facts
@@ -51,6 +51,15 @@ else is mounted there."""
 
 LATE_CREATE_SECONDS = 600.0
 """For a create that was not answered in time to come to something after all."""
+
+MAY_WRITE = frozenset(("created", "running", "paused", "restarting"))
+"""Of a container: an agent in it writes, or will."""
+
+BARE_SECONDS = 600.0
+"""For a container to be looked into; one that is older was left by an orchestrator that died."""
+
+KEPT_PREFIX = "orch-kept-"
+"""Begins the names of kept containers and of their volumes."""
 
 MakeContainer = Callable[[ContainerSpec], AbstractAsyncContextManager[Container]]
 
@@ -126,12 +135,14 @@ class DockerRuntime:
         try:
             async with self._starts:
                 await self.remove_unanswered()
+                await self._check_writers(held)
                 try:
                     await held.create()
                     await held.start(await self._look_into(held))
                 except EngineUnreachable:
                     self._unanswered[name] = time.monotonic()
                     raise
+                await self._check_writers(held)
             yield held.container
         finally:
             await held.remove()
@@ -145,9 +156,11 @@ class DockerRuntime:
         lock = self.owner.hold(name)
         try:
             async with self._starts:
+                await self._check_writers(held)
                 if not await held.find():
                     await held.create()
                 await held.start(await self._look_into(held))
+                await self._check_writers(held)
             yield held.container
         finally:
             try:
@@ -162,10 +175,7 @@ class DockerRuntime:
             found = await self.engine.inspect(name)
             if found is not None:
                 await self.engine.remove(name)
-            # By name, not from the container: an operator may have removed that one already.
-            listed = await self.engine.call(self.engine.api.volumes, filters={"name": name})
-            volumes = [str(v["Name"]) for v in listed.get("Volumes") or ()]
-            ours = [volume for volume in volumes if volume.startswith(f"{name}-")]
+            ours = await self.volumes((key,))
             for volume in ours:
                 await self.engine.remove_volume(volume)
             return found is not None or bool(ours)
@@ -174,6 +184,13 @@ class DockerRuntime:
 
     async def list(self) -> tuple[ContainerInfo, ...]:
         return tuple(info for info in await self._all() if info.state == self.owner.state)
+
+    async def volumes(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """The volumes of kept containers: an operator may have removed the container already."""
+        names = tuple(f"{self._kept_name(key)}-" for key in keys)
+        found = await self.engine.call(self.engine.api.volumes, filters={"name": KEPT_PREFIX})
+        listed = sorted(str(volume["Name"]) for volume in found.get("Volumes") or ())
+        return tuple(name for name in listed if name.startswith(names))
 
     async def reap(self) -> tuple[Reaped, ...]:
         reaped = []
@@ -248,6 +265,7 @@ class DockerRuntime:
             kind=kind,
             key=key,
             deadline=time.time() + checked.spec.lifetime_seconds if disposable else 0.0,
+            writes=[bind.source for bind in _written(checked.spec)],
             extra=labels,
         )
         image = image_terms(
@@ -262,7 +280,7 @@ class DockerRuntime:
     def _checked(self, spec: ContainerSpec) -> CheckedSpec:
         """What the policy makes of it; MountRefused also for what would come to nothing here."""
         checked = self._policy.checked(spec)
-        written = [m for m in checked.spec.mounts if isinstance(m, Bind) and not m.read_only]
+        written = _written(checked.spec)
         if written and self.facts.maps_users:
             raise MountRefused(
                 f"{written[0].source} cannot be written from containers of this engine, which is "
@@ -292,6 +310,35 @@ class DockerRuntime:
             masks_by_option=self.facts.is_podman,
         )
 
+    async def _check_writers(self, held: HeldContainer) -> None:
+        """MountRefused if something is mounted inside a directory of the host's, and an agent may
+        write to one above that. With a link to beside the directory, in the place of one in it, the
+        agent could have files of its own mounted over those that PID 1 is made of: a link is
+        followed on the host for what is mounted, and in the container for where.
+
+        Asked before a container is made, and when it has started: two may start at once.
+        """
+        shown = [mount for mount in held.spec.mounts if isinstance(mount, Bind)]
+        outer = {
+            bind.source
+            for bind in shown
+            for mount in held.spec.mounts
+            if is_below(mount.target, bind.target)
+        }
+        if not outer:
+            return
+        for info in await self._all():
+            if info.id == held.id or info.status not in MAY_WRITE:
+                continue
+            for source in sorted(outer):
+                above = next((path for path in info.writes if is_below(source, path)), None)
+                if above is not None:
+                    raise MountRefused(
+                        f"{source} cannot be mounted while another agent may write to {above}, "
+                        "which holds it: the agent could exchange what is kept from writing in it; "
+                        "wait until that run has ended, or use `workspace: copy`"
+                    )
+
     async def _look_into(self, held: HeldContainer) -> tuple[str, ...]:
         """SpecRefused if links in the image would lead our mounts, or PID 1, astray. Which scratch
         space may turn out to be shut, since it is in the image.
@@ -310,12 +357,36 @@ class DockerRuntime:
         said = f"{held.image_id}: {' '.join(sorted(held.targets))} lead nowhere else; 1"
         if not nested and self.owner.has(said):
             return ()
-        look = ImageLook(self.engine.api, held.id, held.spec.image)
-        await self.engine.call(look.check, held.targets)
-        shut = await self.engine.call(look.shut, [t.target for t in held.spec.tmpfs])
+        async with self._bare(held) as container:
+            look = ImageLook(self.engine.api, container, held.spec.image)
+            await self.engine.call(look.check, held.targets)
+            shut = await self.engine.call(look.shut, [t.target for t in held.spec.scratch])
         if not shut:
             self.owner.file_of(said)
         return shut
+
+    @asynccontextmanager
+    async def _bare(self, held: HeldContainer) -> AsyncIterator[str]:
+        """A container like the one that is held, with nothing of the host's mounted, to look into.
+
+        An engine that is asked about files of a container mounts what it has. Docker 26.1.5 opens
+        each place that something is mounted over, to write: a FIFO in a workspace kept it waiting
+        for ever, and the container could not even be removed.
+        """
+        labels = make_labels(
+            state=self.owner.state,
+            owner=self.owner.id,
+            kind="disposable",
+            deadline=time.time() + BARE_SECONDS,
+        )
+        name = f"orch-bare-{secrets.token_hex(6)}"
+        body = bare_body(held.body, labels)
+        bare = HeldContainer(self.engine, self.events, name, held.spec, body, {})
+        try:
+            await bare.create()
+            yield bare.id
+        finally:
+            await bare.remove()
 
     def _pinned(self, checked: CheckedSpec) -> dict[str, str]:
         """What each mount must turn out to be, where a container sees it as we do."""
@@ -325,7 +396,7 @@ class DockerRuntime:
 
     def _kept_name(self, key: str) -> str:
         digest = hashlib.sha256(f"{self.owner.state}\0{key}".encode()).hexdigest()
-        return f"orch-kept-{digest[:16]}"
+        return f"{KEPT_PREFIX}{digest[:16]}"
 
     # Containers that are there
 
@@ -343,6 +414,10 @@ class DockerRuntime:
                 await self.engine.remove(name)
             if found is not None or time.monotonic() - since > LATE_CREATE_SECONDS:
                 self._unanswered.pop(name, None)
+
+
+def _written(spec: ContainerSpec) -> list[Bind]:
+    return [mount for mount in spec.mounts if isinstance(mount, Bind) and not mount.read_only]
 
 
 def _without_our_profile(spec: ContainerSpec) -> ContainerSpec:

@@ -18,7 +18,6 @@ from typing import Any
 
 import docker.errors
 
-import orchestrator
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.file_lock import file_lock
 from orchestrator.containers.images.base_image import base_candidates, ensure_base, image_exists
@@ -35,6 +34,7 @@ from orchestrator.containers.images.claude_binary import (
 from orchestrator.domain import Frozen
 from orchestrator.errors import ImageBuildFailed, ImageMissing
 from orchestrator.settings import Settings
+from orchestrator.shipped import PACKAGE, shipped_images
 
 REPOSITORIES = "subagent-orchestrator/"
 REPOSITORY = REPOSITORIES + "agent"
@@ -93,13 +93,6 @@ def image_tag(inputs: ImageInputs) -> str:
     return f"{REPOSITORY}:{digest[:DIGEST_CHARS]}"
 
 
-def images_dir() -> Path:
-    """Where the Dockerfiles are: inside an installed package, else in the repository."""
-    package = Path(orchestrator.__file__).parent
-    installed = package / "_images"
-    return installed if installed.is_dir() else package.parent / "images"
-
-
 def current_tags(engine: Engine, settings: Settings) -> tuple[str, ...]:
     """The names that today's agent image may have: one for each base it may be built on."""
     if settings.agent_image:
@@ -128,12 +121,16 @@ def find_agent_image(engine: Engine, settings: Settings) -> str:
 
 
 def build_agent_image(engine: Engine, settings: Settings, progress: Progress) -> str:
-    """The agent image, built if it is not there: its tag. Blocks; several may call it at once."""
+    """The agent image, built if it is not there: its tag. Blocks; several may call it at once.
+
+    `progress` hears nothing of an image that is there.
+    """
     try:
         return find_agent_image(engine, settings)
     except ImageMissing:
         if settings.agent_image:
             raise
+    progress("the agent image is not there yet; it is made once, in a minute or two")
     with _one_at_a_time(settings, progress):
         try:
             return find_agent_image(engine, settings)
@@ -181,9 +178,15 @@ def prune_images(
             if image.kind == "agent" and image.tag not in keep and not image.in_use
             if _remove(engine, image.tag)
         ]
-        old = time.time() - LEFTOVER_SECONDS
-        _remove_leftovers(engine, lambda image: int(image["Created"]) < old)
+        _remove_old_leftovers(engine)
     return tuple(removed)
+
+
+def remove_images(engine: Engine, names: Iterable[str]) -> tuple[str, ...]:
+    """Remove images, and what failed builds left: those that stay, since a container uses them."""
+    used = tuple(name for name in names if not _remove(engine, name))
+    _remove_old_leftovers(engine)
+    return used
 
 
 def _one_at_a_time(settings: Settings, progress: Progress) -> AbstractContextManager[None]:
@@ -233,11 +236,11 @@ def _inputs(*, base: str, arch: str, claude: str) -> ImageInputs:
 
 
 def _dockerfile() -> Path:
-    return images_dir() / "agent" / "Dockerfile"
+    return shipped_images() / "agent" / "Dockerfile"
 
 
 def _warden() -> Path:
-    return Path(orchestrator.__file__).parent / "wire" / "warden.py"
+    return PACKAGE / "wire" / "warden.py"
 
 
 def _claude_checksum(settings: Settings, arch: str) -> str:
@@ -362,6 +365,11 @@ _PART = re.compile(r"---> ([0-9a-f]{12})\b")
 
 def _short_id(image: Mapping[str, Any]) -> str:
     return str(image["Id"]).removeprefix("sha256:")[:12]
+
+
+def _remove_old_leftovers(engine: Engine) -> None:
+    old = time.time() - LEFTOVER_SECONDS
+    _remove_leftovers(engine, lambda image: int(image["Created"]) < old)
 
 
 def _remove_leftovers(engine: Engine, which: Callable[[Mapping[str, Any]], bool]) -> None:

@@ -158,7 +158,7 @@ def fetch_claude(cache_dir: Path, version: str, arch: Arch, progress: Progress) 
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[str] = []
     for way in ways:
-        progress(f"fetching claude {version} for Linux {arch} with {way}")
+        progress(f"fetching claude {version} for Linux {arch} with {way}, about 170 MB")
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
             try:
                 archive = _download(way, version, arch, Path(scratch))

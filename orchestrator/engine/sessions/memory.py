@@ -22,6 +22,7 @@ from orchestrator.containers.runtime import Container
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import HOME, File, Launch
+from orchestrator.domain.words import counted
 from orchestrator.engine.record import Record
 from orchestrator.errors import OrchestratorError
 from orchestrator.workspace.paths import Root
@@ -126,7 +127,7 @@ class Memory:
         if text == memory.text:
             return
         if self._replaced(memory, text):
-            record.note("memory", f"{FILE_NAME} now has {len(text.splitlines())} lines")
+            record.note("memory", f"{FILE_NAME} now has {counted(len(text.splitlines()), 'line')}")
             return
         path = self._put_aside(memory.agent, text)
         record.note("warning", f"{FILE_NAME} has changed meanwhile; the agent's is in {path}")

@@ -238,7 +238,7 @@ class Pool(Generic[S]):
         except OrchestratorError as exc:
             self._failed(slot, str(exc))
         except Exception as exc:  # a spare that fails must not take the others with it
-            log.exception("a spare failed")
+            log.exception("a container that waits for a call failed")
             self._failed(slot, f"{type(exc).__name__}; the log says more")
         finally:
             if slot.shelf.making is slot:
@@ -301,7 +301,9 @@ class Pool(Generic[S]):
 
     def _failed(self, slot: Slot[S], text: str) -> None:
         if slot.state != "making":
-            log.warning("spare %s did not go as it should: %s", slot.spare.name, text)
+            log.warning(
+                "the waiting container %s did not go as it should: %s", slot.spare.name, text
+            )
             return
         log.info("a spare cannot be made; it is tried again later: %s", text)
         self._back_off(slot.shelf)

@@ -128,7 +128,7 @@ class Stock:
                 try:
                     await self._stock([a for a in catalog.agents.values() if takes_spares(a)])
                 except Exception:  # the server, and all that runs in it, can do without spares
-                    log.exception("spares cannot be kept")
+                    log.exception("no containers can be kept waiting for calls")
             await anyio.sleep(STOCK_LOOK_SECONDS)
 
     async def _stock(self, agents: Sequence[AgentSpec]) -> None:
@@ -156,7 +156,7 @@ class Stock:
         except OrchestratorError as exc:
             said = str(exc)
             if self._said.get(agent.name) != said:  # once, not every few seconds
-                log.warning("no spares of %s: %s", agent.name, said)
+                log.warning("no container of %s waits for a call: %s", agent.name, said)
             return None
         finally:
             self._said[agent.name] = said

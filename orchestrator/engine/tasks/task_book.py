@@ -39,6 +39,9 @@ TOLD_BEFORE_CHARS = 50_000
 
 CANCELLED_WAITING = "the caller cancelled the run, which had waited since its orchestrator died"
 
+LAST = "last"
+"""In the place of a run's id: the newest one."""
+
 Until = Literal["any", "all"]
 
 OPEN: tuple[RunStatus, ...] = tuple(status for status in TRANSITIONS if status not in FINAL)
@@ -227,6 +230,38 @@ class TaskBook:
         shown = await self._with_shown_statuses(found)
         chosen = [record for record in shown if not wanted or record.status in wanted]
         return tuple(sorted(chosen, key=lambda record: -record.created)[:limit])
+
+    async def families(
+        self, *, limit: int, projects: Sequence[str] | None = None
+    ) -> tuple[RunRecord, ...]:
+        """The newest runs that callers asked for, with their results, and then those of all agents
+        that worked for them; for the operator.
+        """
+        asked = await self.store.find_runs(
+            limit=limit, projects=projects, results=True, asked_for=True
+        )
+        others = await self.store.errands([record.run_id for record in asked])
+        return await self._with_shown_statuses((*asked, *others))
+
+    async def named(self, text: str, project: str) -> str:
+        """The id of the run that the operator means: `last` is the newest of the project, and the
+        beginning of an id is enough where only one begins so.
+        """
+        if text == LAST:
+            newest = await self.store.find_runs(limit=1, projects=(project,), asked_for=True)
+            if not newest:
+                raise RunNotFound("nothing has run in this project yet")
+            return newest[0].run_id
+        if await self.store.run(text) is not None:
+            return text
+        found = await self.store.reports.run_ids(text) if text else ()
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise CallInvalid(
+                f"{text!r} is the beginning of several runs: {', '.join(found)}; write more of it"
+            )
+        raise RunNotFound(f"there is no run {text!r}; `orchestrator runs` lists them")
 
     async def _with_shown_statuses(self, records: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
         if all(record.status in FINAL for record in records):
@@ -443,11 +478,13 @@ class TaskBook:
             raise RunNotFound(f"there is no run {run_id!r}; {lists}")
         return record
 
-    async def note_cancel(self, run_id: str, caller: str | None) -> None:
-        """Write down that a run is ended, before it is; not for one that has ended already."""
+    async def note_cancel(self, run_id: str, caller: str | None, why: str = "") -> None:
+        """Write down that a run is ended, before it is; not for one that has ended already. Why, if
+        the caller has not said so.
+        """
         record = await self._record(run_id, caller)
         if record.status not in FINAL:
-            await self._note(record, caller, "cancel")
+            await self._note(record, caller, "cancel", why=why)
 
     async def _note(
         self,

@@ -38,6 +38,9 @@ TAKE_UP_SECONDS = 5.0
 
 CLIENT_LEFT = "the client went away"
 
+CONNECTION_CLOSED = "the connection was closed on which the caller waited for the run"
+"""Where that is how a client takes a call back: it cannot be told from one that broke."""
+
 
 class Tasks:
     """The tasks of this process, and the way to those of others. Use it as a context manager."""
@@ -108,15 +111,21 @@ class Tasks:
         return await self.start(await self.book.follow_up(run_id, text, caller))
 
     async def cancel(
-        self, run_id: str, caller: str | None, *, seconds: float = CANCEL_SECONDS
+        self,
+        run_id: str,
+        caller: str | None,
+        *,
+        seconds: float = CANCEL_SECONDS,
+        why: str = CANCELLED,
     ) -> TaskView:
         """End a task, and see it end, unless that takes longer: it ends all the same."""
         await self.book.view(run_id, caller)  # RunNotFound for a caller that may not see it
         live = self._held.get(run_id)
         if live is None:
             return await self.book.cancel(run_id, caller, seconds=seconds)
-        await self.book.note_cancel(run_id, caller)
-        live.cancel(self._leaving or CANCELLED)
+        why = self._leaving or why
+        await self.book.note_cancel(run_id, caller, "" if why == CANCELLED else why)
+        live.cancel(why)
         return await self.book.until_ended(run_id, caller, seconds=seconds)
 
     def leave(self, why: str) -> None:

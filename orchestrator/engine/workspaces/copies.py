@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,13 @@ from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import MIB, Bind, Cover
 from orchestrator.domain.task import Task
+from orchestrator.domain.words import counted
 from orchestrator.engine.record import Record
 from orchestrator.errors import ApplyRefused, CallerError, CopyFailed
 from orchestrator.plan import Plan
 from orchestrator.workspace.applying.apply import Applied, apply
 from orchestrator.workspace.applying.barred import barred
+from orchestrator.workspace.applying.part import part_of
 from orchestrator.workspace.changes.collected import Changes, load_changes
 from orchestrator.workspace.git.mounts import git_mounts
 from orchestrator.workspace.git.named import named_by_git
@@ -66,9 +68,11 @@ class Copies:
         self._snapshots = Snapshots(folder.parent / SNAPSHOTS)
 
     def check(self, agent: AgentSpec, task: Task) -> None:
-        """MountRefused if the workspace is to be copied and is not for agents. Blocks."""
-        if task.workspace is not None and agent.workspace.mode == "copy":
-            self._policy.directory(task.workspace)
+        """MountRefused if the workspace is not there, or not for agents; in every mode with the
+        same words. Blocks.
+        """
+        if task.workspace is not None and agent.workspace.mode != "none":
+            self._policy.directory(task.workspace, read_only=agent.workspace.mode != "rw")
 
     def git_mounts(self, agent: AgentSpec, task: Task) -> tuple[Bind, ...]:
         """What a workspace that is mounted needs besides, for git's sake and for ours. Blocks."""
@@ -143,7 +147,7 @@ class Copies:
         size = snapshot.total_bytes / MIB
         record.note(
             "workspace",
-            f"a copy of {root}: {snapshot.total_count} files, {size:.1f} MiB",
+            f"a copy of {root}: {counted(snapshot.total_count, 'file')}, {size:.1f} MiB",
             files=snapshot.total_count,
             bytes=snapshot.total_bytes,
         )
@@ -168,7 +172,8 @@ class Copies:
         if earlier and not changes.complete:
             raise CopyFailed(changes.warnings[-1])
         files = len(handed.changed_files)
-        record.note("workspace", f"{files} files changed", files=files)
+        line = "; ".join((f"{counted(files, 'file')} changed", *changes.by_products))
+        record.note("workspace", line, files=files)
         told = await anyio.to_thread.run_sync(self._worth_a_look, changes)
         for warning in (*changes.warnings, *told):
             record.note("warning", warning)
@@ -206,7 +211,7 @@ class Copies:
             raise CopyFailed(changes.warnings[-1])
         await self._keep(plan.task.run_id, handed, at_work=True)
         if files := len(handed.changed_files):
-            record.note("workspace", f"{files} files changed so far; saved", files=files)
+            record.note("workspace", f"{counted(files, 'file')} changed so far; saved", files=files)
 
     async def recall(self, run_id: str, record: Record) -> Handed | None:
         """The last checkpoint, of a run that cannot hand back."""
@@ -231,11 +236,12 @@ class Copies:
         run_id: str,
         *,
         to: Path | None = None,
+        paths: Sequence[str] = (),
         dry_run: bool,
         allow_links: bool = False,
         allow_acting: bool = False,
     ) -> Applied:
-        """Do to the workspace what the agent did to its copy. Blocks.
+        """Do to the workspace what the agent did to its copy, or to these paths of it. Blocks.
 
         A copy that stays in a session counts from then on as made of what is there now, so that
         what the agent does next is compared with that.
@@ -256,12 +262,12 @@ class Copies:
         )
         handed = self.kept.handed(run_id)
         if handed is None or not handed.container:
-            return do(changes)
+            return do(part_of(changes, paths))
         with self._alone(handed.container):
             known = self._snapshots.get(handed.container)
             if known is None or (known.marker, known.root) != (handed.marker.encode(), root):
-                return do(changes, in_session=True)
-            changes = rebased(changes, known, at=handed.at)
+                return do(part_of(changes, paths), in_session=True)
+            changes = part_of(rebased(changes, known, at=handed.at), paths)
             applied = do(changes, in_session=True)
             if not dry_run:
                 kept = applied.kept_folders
@@ -329,10 +335,10 @@ class Copies:
 
 def _short_patch(changes: Changes) -> tuple[str, str]:
     """The patch for a result, byte for byte; without it, why it is not there."""
-    path, size = changes.patch_path, changes.patch_bytes or 0
+    path = changes.utf8_patch_path
     if path is None:
         return "", ""  # the changes say why
-    if size > PATCH_CHARS:
+    if path.stat().st_size > PATCH_CHARS:
         return "", f"it has more than {PATCH_CHARS // 1024} KiB"
     try:
         return path.read_bytes().decode(), ""

@@ -94,7 +94,7 @@ class EgressAccess:
         self._dialer = dialer.for_one()
         self._denied: dict[str, None] = {}
         self._doorway = Doorway()
-        self._observer = Observer(on_seen, "an egress request")
+        self._observer = Observer(on_seen, "a request to a host")
         self._moved_bytes = 0
         self._busy = 0  # connections to hosts, under way or being made
 

@@ -204,13 +204,17 @@ class Dialer:
         if not lookup.cancelled():
             lookup.exception()  # else asyncio logs that it was never retrieved
 
-    async def _secured(self, connection: SocketStream, host: str, port: int) -> None:
+    def ssl_context(self) -> ssl.SSLContext:
+        """What TLS is spoken with; it trusts what this machine trusts."""
         if not self._trust:
             context = ssl.create_default_context()
             context.set_alpn_protocols(["http/1.1"])
             self._trust.append(context)
+        return self._trust[0]
+
+    async def _secured(self, connection: SocketStream, host: str, port: int) -> None:
         try:
-            await connection.secure(host, self._trust[0])
+            await connection.secure(host, self.ssl_context())
         except ssl.SSLCertVerificationError as exc:
             raise Unreachable(
                 f"{host}:{port} could not prove who it is ({exc.verify_message}); if its "

@@ -89,14 +89,14 @@ class EgressRules:
         if wanted is None or not 0 < port < 65536:
             shown = ascii(host)[1:-1][:SHOWN_HOST_CHARS]
             why = (
-                f"{shown} is not allowed: it is not a plain host name with a port; write names in "
+                f"{shown} blocked: not a plain host name with a port; write names in "
                 f"ASCII and addresses in their usual form; {RETRY}"
             )
             return HostVerdict(allowed=False, host=shown, why=why)
         if self._network.mode == "none":
             verdict = _denied(
-                f"{_shown(wanted, port)} is not allowed: this agent has no network (agent.md has "
-                f"no `network`); {RETRY}"
+                f"{_shown(wanted, port)} blocked: this agent has no network (agent.md has no "
+                f"`network`); {RETRY}"
             )
         elif isinstance(wanted, str):
             verdict = self._by_name(wanted, port)
@@ -117,7 +117,7 @@ class EgressRules:
         named = isinstance(wanted, str) and by_name.private
         if not addresses and not by_name.exact:
             return _denied(
-                f"{host}:{port} is not allowed: the orchestrator cannot resolve the name, and what "
+                f"{host}:{port} blocked: the orchestrator cannot resolve the name, and what "
                 "cannot be looked at is left to the operator's proxy only if agent.md has the name "
                 f"itself under network.allow, not by a wildcard or `network: open`; {RETRY}"
             )
@@ -125,7 +125,7 @@ class EgressRules:
             problem, rule = self._problem_with(text, port, named=named)
             if problem:
                 return _denied(
-                    f"{host}:{port} is not allowed: {problem}; {RETRY}",
+                    f"{host}:{port} blocked: {problem}; {RETRY}",
                     rule=rule,
                 )
         return by_name
@@ -158,8 +158,7 @@ class EgressRules:
         for rule in self._deny:
             if rule.matches(host) and rule.closes(port):
                 return _denied(
-                    f"{shown} is not allowed: agent.md denies {rule.text} under network.deny; "
-                    f"{RETRY}",
+                    f"{shown} blocked: {rule.text} is under network.deny in agent.md; {RETRY}",
                     rule=rule.text,
                 )
         for rule in self._private:
@@ -168,21 +167,17 @@ class EgressRules:
         fitting = [rule for rule in self._allow if rule.matches(host) and rule.opens(port)]
         if fitting:
             rule = min(fitting, key=lambda rule: rule.below)
-            return HostVerdict(allowed=True, rule=rule.text, exact=not rule.below)
-        missing = host if port in PORTS else shown
+            # `allow: ["vm:8080"], allow_private: [vm]`: the one says which port, the other where.
+            inside = any(each.matches(host) and each.closes(port) for each in self._private)
+            return HostVerdict(allowed=True, rule=rule.text, private=inside, exact=not rule.below)
         if self._network.mode != "open":
-            return _denied(
-                f"{shown} is not allowed: agent.md does not have {missing} under network.allow; "
-                f"{RETRY}"
-            )
+            return _denied(f"{shown} blocked: not under network.allow in agent.md; {RETRY}")
         if port not in PORTS:
-            return _denied(
-                f"{shown} is not allowed: `network: open` means ports 80 and 443; {RETRY}"
-            )
+            return _denied(f"{shown} blocked: `network: open` means ports 80 and 443; {RETRY}")
         if "." not in host or any(f".{host}".endswith(f".{end}") for end in INSIDE_NAMES):
             return _denied(
-                f"{shown} is not allowed: it is not a public name, and agent.md does not have "
-                f"{missing} under network.allow_private; {RETRY}"
+                f"{shown} blocked: not a public name, and not under network.allow_private in "
+                f"agent.md; {RETRY}"
             )
         return HostVerdict(allowed=True, rule="open")
 
@@ -192,8 +187,7 @@ class EgressRules:
         for rule in self._deny:
             if rule.closes(port) and any(rule.holds(face) for face in (address, *faces)):
                 return _denied(
-                    f"{shown} is not allowed: agent.md denies {rule.text} under network.deny; "
-                    f"{RETRY}",
+                    f"{shown} blocked: {rule.text} is under network.deny in agent.md; {RETRY}",
                     rule=rule.text,
                 )
         for rule in self._private:
@@ -201,8 +195,8 @@ class EgressRules:
                 return HostVerdict(allowed=True, rule=rule.text, private=True)
         missing = str(address) if port in PORTS else shown
         return _denied(
-            f"{shown} is not allowed: addresses are refused, names are wanted, unless agent.md has "
-            f"{missing} under network.allow_private; {RETRY}"
+            f"{shown} blocked: write a name; an address must be under network.allow_private in "
+            f"agent.md ({missing}); {RETRY}"
         )
 
     def _problem_with(self, text: str, port: int, *, named: bool) -> tuple[str, str]:
@@ -223,8 +217,8 @@ class EgressRules:
                 continue
             if not _is_public(face):
                 return (
-                    f"it has the private address {face}, and agent.md does not have it under "
-                    "network.allow_private"
+                    f"it has the private address {face}, and is not under network.allow_private "
+                    "in agent.md"
                 ), ""
             if self._is_own(str(face)) or self._is_own(str(address)):
                 return "its address is one of the orchestrator's own machine", ""

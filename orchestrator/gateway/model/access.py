@@ -20,10 +20,10 @@ from orchestrator.gateway.model import errors as model_errors
 from orchestrator.gateway.model.bill import ModelBill, OnRequest
 from orchestrator.gateway.model.credential import Credential
 from orchestrator.gateway.model.exchange import ModelExchange
-from orchestrator.gateway.model.given import may_use
+from orchestrator.gateway.model.given import IsOffered, every_tool, may_use
 from orchestrator.gateway.model.remote_features import remote_features
 from orchestrator.gateway.model.request import Asked, Unreadable, asked_for, read_body
-from orchestrator.gateway.model.upstream import Upstream
+from orchestrator.gateway.model.upstream import ModelWay, Upstream
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,9 @@ class ModelAccess:
         upstream: Upstream,
         credential: Credential | None = None,
         server_tools: frozenset[str] = frozenset(),
+        way: ModelWay = ModelWay(),  # noqa: B008 frozen
     ) -> None:
+        self.way = way
         self.token = "run-" + secrets.token_urlsafe(32)
         """Worth nothing outside this container."""
         self._upstream = upstream
@@ -70,6 +72,7 @@ class ModelAccess:
         self._waiting = False
         self._model = ""
         """What the run's agent was given; "" for any."""
+        self._is_offered: IsOffered = every_tool
         self._under_way: set[ModelExchange] = set()
         self._room = BodyRoom()
         self._looking = anyio.CapacityLimiter(1)
@@ -96,17 +99,19 @@ class ModelAccess:
         decided: Decided = undecided,
         model: str = "",
         most_requests: int | None = None,
+        is_offered: IsOffered = every_tool,
     ) -> None:
         """Let the token open things for a run, whose bill begins at nothing.
 
         Each request is under way in a block of `at_work`; `decided` is waited for before a request
         is refused for want of money. `model` is the one that the run's agent was given; without it,
-        any may be asked for.
+        any may be asked for. Tools that are not offered are taken out of its requests.
         """
         self._decided = decided
         self.bill = ModelBill(budget_usd, on_request, others_spent, most_requests)
         self._at_work = at_work
         self._model = model
+        self._is_offered = is_offered
         self._waiting = False
         self._doorway.reopen()
 
@@ -207,8 +212,8 @@ class ModelAccess:
 
     async def _looked_through(self, body: bytes) -> tuple[str, Asked]:
         if len(body) <= LOOK_BYTES:
-            return look_through(body, self._server_tools)
-        look = partial(look_through, body, self._server_tools)
+            return look_through(body, self._server_tools, self._is_offered)
+        look = partial(look_through, body, self._server_tools, self._is_offered)
         async with self._looking:
             await anyio.sleep_until(self._look_again_at)
             began = anyio.current_time()
@@ -217,17 +222,23 @@ class ModelAccess:
             finally:
                 took = anyio.current_time() - began
                 if took > LOOKING_SECONDS:
-                    pause = took * (1 / LOOKING_SHARE - 1)
-                    self._look_again_at = anyio.current_time() + pause
+                    self._look_again_at = anyio.current_time() + rest_seconds(took)
 
 
-def look_through(body: bytes, server_tools: frozenset[str]) -> tuple[str, Asked]:
+def rest_seconds(took: float) -> float:
+    """How long no look begins after such a one, so that looks take no more than their share."""
+    return took / LOOKING_SHARE - took
+
+
+def look_through(
+    body: bytes, server_tools: frozenset[str], is_offered: IsOffered = every_tool
+) -> tuple[str, Asked]:
     """What a request would have done elsewhere, if anything, and what it asks the model for."""
     try:
         asked = read_body(body)
     except Unreadable as exc:
         return str(exc), Asked()
-    return remote_features(asked, server_tools), asked_for(asked, len(body))
+    return remote_features(asked, server_tools), asked_for(asked, len(body), is_offered)
 
 
 def _is_plain(query: str) -> bool:

@@ -16,6 +16,14 @@ OAUTH_BETA = "oauth-2025-04-20"
 """The API takes a login's token only together with this."""
 
 
+CREDENTIAL_VARIABLE = {
+    "api_key": "ANTHROPIC_API_KEY",
+    "auth_token": "ANTHROPIC_AUTH_TOKEN",
+    "oauth_token": "CLAUDE_CODE_OAUTH_TOKEN",
+}
+"""The variable that holds a credential of each kind."""
+
+
 class Credential(Frozen):
     """A secret, and how it is shown to the API."""
 
@@ -23,6 +31,11 @@ class Credential(Frozen):
 
     kind: Literal["api_key", "auth_token", "oauth_token"]
     secret: SecretStr
+
+    @property
+    def variable(self) -> str:
+        """What the operator has set it with."""
+        return CREDENTIAL_VARIABLE[self.kind]
 
     def added_to(self, headers: Headers) -> Headers:
         """The headers of a request, with the credential."""

@@ -7,6 +7,7 @@ or a list of callbacks, in the request or in its metadata, that it uses in place
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.gateway.model.prices import FAMILIES, undecorated
@@ -44,15 +45,36 @@ DELEGATES = 10
 DELEGATING_TOOLS = ("Task", "Agent")
 
 
-def narrowed(body: dict[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
-    """A body without what does not pass, and the names of that."""
+IsOffered = Callable[[str], bool]
+"""Whether the model is to know of a tool of this name."""
+
+
+def every_tool(tool: str) -> bool:  # noqa: ARG001 the shape of a rule
+    """The model is told of all tools."""
+    return True
+
+
+def narrowed(
+    body: dict[str, object], is_offered: IsOffered = every_tool
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """A body without what does not pass, and the names of that. Of tools that the agent may not
+    call the model is not told either; that is as it should be, and not worth a word.
+    """
     left_out = [key for key in body if key not in REQUEST_KEYS]
     kept = {key: value for key, value in body.items() if key in REQUEST_KEYS}
+    tools = body.get("tools")
+    if isinstance(tools, list):
+        kept["tools"] = [tool for tool in tools if is_offered(_name_of(tool))]
     metadata = body.get("metadata")
     if isinstance(metadata, dict):
         kept["metadata"] = {key: metadata[key] for key in metadata if key in METADATA_KEYS}
         left_out += [f"metadata.{key}" for key in metadata if key not in METADATA_KEYS]
     return kept, tuple(left_out)
+
+
+def _name_of(tool: object) -> str:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def may_use(given: str, asked: str) -> bool:

@@ -98,11 +98,21 @@ def undecorated(model: str) -> str:
     return _DECORATION.sub("", model.lower())
 
 
+def is_listed(model: str) -> bool:
+    """Whether a model is billed by a price of its own."""
+    return _listed(model) is not None
+
+
+def _listed(model: str) -> Price | None:
+    name = undecorated(model)
+    at = name.find("claude-")
+    return PRICES.get(name[at:]) if at >= 0 else None
+
+
 def price_of(model: str) -> Price:
     """The price of a model by whatever name: dated, with a vendor's prefix, unheard of."""
     name = undecorated(model)
-    at = name.find("claude-")
-    known = PRICES.get(name[at:]) if at >= 0 else None
+    known = _listed(model)
     if known is not None:
         return known
     for family in FAMILIES:

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.domain import Frozen
-from orchestrator.gateway.model.given import narrowed
+from orchestrator.gateway.model.given import IsOffered, every_tool, narrowed
 from orchestrator.gateway.model.prices import Used, cost_usd
 from orchestrator.gateway.model.remote_features import is_local_tool
 
@@ -125,18 +125,18 @@ def read_body(body: bytes) -> dict[str, object]:
     return asked
 
 
-def asked_for(body: dict[str, object], size: int) -> Asked:
+def asked_for(body: dict[str, object], size: int, is_offered: IsOffered = every_tool) -> Asked:
     """What a body of that size asks for."""
     most = body.get("max_tokens")
     known = type(most) is int and 0 < most < MAX_OUTPUT_TOKENS
     tools = body.get("tools")
     objects = list(_objects(body))
-    kept, left_out = narrowed(body)
+    kept, left_out = narrowed(body, is_offered)
     return Asked(
         model=plain_name(body.get("model")),
         plain_model=plain_name(body.get("model")) == body.get("model", ""),
         left_out=tuple(plain_name(name) for name in left_out[:MAX_LEFT_OUT]),
-        sent=json.dumps(kept).encode() if left_out else None,
+        sent=json.dumps(kept).encode() if kept != body else None,
         body_bytes=size,
         max_tokens=most if known else MAX_OUTPUT_TOKENS,
         stream=body.get("stream") is True,

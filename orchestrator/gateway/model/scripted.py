@@ -19,6 +19,7 @@ import anyio
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.words import requirement
 from orchestrator.errors import AuthorError
 from orchestrator.gateway.model.upstream import UpstreamLost, UpstreamRequest, UpstreamResponse
 from orchestrator.plain_yaml import YamlRefused, load_yaml
@@ -151,7 +152,8 @@ def load_script(path: Path) -> Script:
         first = exc.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise AuthorError(
-            f"the script {path} is wrong at {where or 'its top'}: {first['msg']}"
+            f"the script {path} is wrong: {where or 'it'} "
+            f"{requirement(first['type'], first['msg'])}"
         ) from exc
 
 

@@ -8,16 +8,20 @@ from contextlib import asynccontextmanager
 from orchestrator.errors import OperatorError
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.credential import Credential, credential_of
-from orchestrator.gateway.model.upstream import HttpUpstream, Upstream
+from orchestrator.gateway.model.upstream import HttpUpstream, ModelWay, Upstream
 from orchestrator.settings import ANTHROPIC_BASE_URL, Settings
 
 
 class ModelService:
     """Gives out accesses to one model, or to others in its place."""
 
-    def __init__(self, upstream: Upstream | None, credential: Credential | None = None) -> None:
+    def __init__(
+        self, upstream: Upstream | None, credential: Credential | None = None, address: str = ""
+    ) -> None:
         self._upstream = upstream
         self._credential = credential
+        variable = credential.variable if credential is not None else ""
+        self._way = ModelWay(address, variable)
 
     def access(
         self, *, upstream: Upstream | None = None, server_tools: frozenset[str] = frozenset()
@@ -26,15 +30,15 @@ class ModelService:
 
         `server_tools` are those of the API's own that it may have used, such as "web_search".
         """
-        credential = None
+        credential, way = None, ModelWay()
         if upstream is None:
-            upstream, credential = self._upstream, self._credential
+            upstream, credential, way = self._upstream, self._credential, self._way
         if upstream is None:
             raise OperatorError(
                 "there is no credential for the model API; set ANTHROPIC_API_KEY, "
                 "ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
             )
-        return ModelAccess(upstream, credential, server_tools)
+        return ModelAccess(upstream, credential, server_tools, way)
 
 
 @asynccontextmanager
@@ -46,6 +50,6 @@ async def open_model_service(settings: Settings) -> AsyncIterator[ModelService]:
         return
     upstream = HttpUpstream(settings.anthropic_base_url)
     try:
-        yield ModelService(upstream, credential)
+        yield ModelService(upstream, credential, settings.anthropic_base_url)
     finally:
         await upstream.aclose()

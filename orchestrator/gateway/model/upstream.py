@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from orchestrator.errors import OperatorError
@@ -65,6 +65,15 @@ class UpstreamResponse:
 
     def __repr__(self) -> str:
         return f"UpstreamResponse({self.status})"
+
+
+class ModelWay(NamedTuple):
+    """Where the requests of a container go, for the operator to know what to mend."""
+
+    address: str = ""
+    """Empty where a script plays the model."""
+    variable: str = ""
+    """The one that holds the credential; empty without one."""
 
 
 class UpstreamLost(Exception):

@@ -1,4 +1,4 @@
-"""AgentSpec -> the values of the secrets that it names, from where the operator keeps them.
+"""AgentSpec or ToolServer -> the values of the secrets that it names, from where they are kept.
 
 An agent.md says what it needs a secret for, and may have come with a repository from elsewhere. The
 operator decides where the secret is kept, which agents may have it and where it may go: in
@@ -26,6 +26,8 @@ from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_valida
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import AgentSpec, Host, Secret
 from orchestrator.domain.names import Name
+from orchestrator.domain.tool_server import ToolServer
+from orchestrator.domain.words import requirement
 from orchestrator.errors import OperatorError
 from orchestrator.plain_yaml import YamlRefused, load_yaml
 from orchestrator.redaction import MIN_SECRET, Redactor
@@ -62,7 +64,9 @@ class SecretEntry(Frozen):
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """A program and its arguments, which prints the secret and nothing else."""
     agents: tuple[Name, ...] | None = None
-    """The agents that may use it; without it, every agent that names it."""
+    """The agents that may use it; without it and `servers`, every one that names it."""
+    servers: tuple[Name, ...] | None = None
+    """The servers of tools that may use it, in the same way."""
     hosts: tuple[Host, ...] | None = None
     """Where it may be sent, whatever an agent.md says; with it, no agent is given the value."""
 
@@ -87,27 +91,31 @@ class SecretStore:
     def __repr__(self) -> str:
         return f"SecretStore({str(self._file)!r})"  # not the environment, which holds secrets
 
-    async def resolve(self, agent: AgentSpec) -> dict[str, SecretStr]:
-        """The values of the agent's secrets by their names; OperatorError if one is not to be had.
+    async def resolve(self, agent: AgentSpec | ToolServer) -> dict[str, SecretStr]:
+        """The values of its secrets by their names; OperatorError if one is not to be had.
 
         They are looked up anew for each run, so that a changed secret needs no restart.
         """
-        if not agent.secrets:
+        wanted = agent.secrets if isinstance(agent, AgentSpec) else agent.wanted_secrets
+        if not wanted:
             return {}
         entries = await anyio.to_thread.run_sync(_read_entries, self._file)
         found: dict[str, SecretStr] = {}
-        for secret in agent.secrets:
+        for secret in wanted:
             entry = entries.get(secret.name)
             if entry is not None:  # its limits count wherever the value comes from
                 self._check_use(agent, secret, entry)
             found[secret.name] = await self._value(secret, entry, tuple(found.values()))
         return found
 
-    def _check_use(self, agent: AgentSpec, secret: Secret, entry: SecretEntry) -> None:
-        if entry.agents is not None and agent.name not in entry.agents:
+    def _check_use(self, agent: AgentSpec | ToolServer, secret: Secret, entry: SecretEntry) -> None:
+        what = "agent" if isinstance(agent, AgentSpec) else "server"
+        named = entry.agents if what == "agent" else entry.servers
+        limited = entry.agents is not None or entry.servers is not None
+        if limited and agent.name not in (named or ()):
             raise OperatorError(
-                f"the secret {secret.name} is not for the agent {agent.name}; the operator "
-                f"can add it to agents in {self._file}"
+                f"the secret {secret.name} is not for the {what} {agent.name}; the operator "
+                f"can add it to {what}s in {self._file}"
             )
         if entry.hosts is None:
             return
@@ -115,7 +123,7 @@ class SecretStore:
         if secret.expose is not None or elsewhere:
             wanted = ", ".join(elsewhere) or "the container itself"
             raise OperatorError(
-                f"the secret {secret.name} may not be sent to {wanted}, as the agent {agent.name} "
+                f"the secret {secret.name} may not be sent to {wanted}, as the {what} {agent.name} "
                 f"wants it; the operator can add to hosts in {self._file}"
             )
 
@@ -208,7 +216,7 @@ def _read_entries(path: Path) -> dict[str, SecretEntry]:
     except YamlRefused as exc:
         line, message = exc.problem.line, exc.problem.message
         # Otherwise not what the reader says: it quotes what it did not understand.
-        said = f": a key {message}" if exc.problem.key_twice else " is not YAML; correct it"
+        said = f": a key {message}" if exc.problem.key_twice else " is not valid YAML; correct it"
         raise OperatorError(f"{path}:{line}{said}") from None
     if written is None:
         return {}
@@ -232,7 +240,7 @@ def _entry(path: Path, name: str, value: Any) -> SecretEntry:
         place = ".".join((name[:64], *inside))
         unknown = first["type"] == "extra_forbidden"
         known = f"has something else than {', '.join(SecretEntry.model_fields)}"
-        said = known if unknown else first["msg"].removeprefix("Value error, ")
+        said = known if unknown else requirement(first["type"], first["msg"])
         raise OperatorError(f"{path}: {place}: {said}") from None
 
 

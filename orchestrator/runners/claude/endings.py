@@ -34,6 +34,15 @@ _FAULTS: dict[str, Reason] = {
     "rate_limit": "api_rate_limit",
 }
 _TOO_LONG = ("max_tokens", "model_context_window_exceeded")
+_OF_THE_API = ("api_auth", "api_rate_limit", "api_overloaded", "api_error", "max_tokens")
+_ADVICE = (
+    re.compile(r"^(Failed to authenticate\. )?API Error: "),
+    re.compile(r"^Request rejected \((?=429)"),
+    re.compile(r"(?<=^429)\) ·"),
+    re.compile(r"\. This is a server-side issue, .*", re.DOTALL),
+    re.compile(r" To configure this behavior, set the CLAUDE_CODE_\w+ environment variable\."),
+)
+_NO_MODEL = re.compile(r"There's an issue with the selected model \(([^)]*)\)\..*", re.DOTALL)
 _CUT = re.compile(
     "mid-response|Connection to the API was lost|Stream ended|stream_truncated"
     "|malformed response|Failed to parse JSON|JSON Parse error"
@@ -47,6 +56,8 @@ def turn_ended(event: Mapping[str, object], fault: str) -> TurnEnded:
     text = text_of(event, "result") or "\n".join(texts_of(event, "errors"))
     if reason == "cancelled":
         text = "the turn was interrupted"  # and not "[ede_diagnostic] result_type=user ..."
+    elif reason in _OF_THE_API:
+        text = _api_words(text)
     elif reason == "stream_cut" and event.get("is_error") is not True:
         text = "the model's answer broke off"  # what there was of it has been said before
     denials = tuple(
@@ -64,6 +75,16 @@ def turn_ended(event: Mapping[str, object], fault: str) -> TurnEnded:
         denials=denials,
         interrupted=reason == "cancelled",
     )
+
+
+def _api_words(text: str) -> str:
+    """What the API said, without the advice of a CLI that takes the gateway for the API, and a
+    container's variables for the operator's.
+    """
+    words = _NO_MODEL.sub(r"404 there is no model \1, or not for this credential", text)
+    for pattern in _ADVICE:
+        words = pattern.sub("", words)
+    return words.strip(" .·\n") or text
 
 
 def _reason(event: Mapping[str, object], fault: str) -> Reason:

@@ -17,6 +17,7 @@ from orchestrator.domain.agent import AgentSpec, McpServer
 from orchestrator.domain.container import HOME, File, Launch
 from orchestrator.errors import AgentInvalid
 from orchestrator.runners.claude.permissions import permission_flags
+from orchestrator.runners.contract import PARENT
 
 PROMPT_FILE = f"{HOME}/.orchestrator/prompt.md"
 MCP_FILE = f"{HOME}/.orchestrator/mcp.json"
@@ -26,11 +27,18 @@ AGENT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OWN_PREFIXES = ("ANTHROPIC_", "CLAUDE_")
 """Variables of the CLI that decide where it talks to, as whom, and what it loads."""
 
-PARENT = "parent"
-"""The name of the MCP server through which the agent reaches its caller."""
+TOOL_SEARCH = "ToolSearch"
+"""The CLI's tool by which a model finds tools that are not in its request."""
 
 ANSWER_MS = 24 * 3600 * 1000
 """How long the CLI waits for an answer from there; ask.answer_seconds ends the wait sooner."""
+
+WITH_LOG = (
+    'exec -- "$@" 2> >(n=0; while ((n++ < 60)) && { IFS= read -r -n 300 line || [ -n "$line" ]; }; '
+    'do printf "%s\\n" "$line"; done > "$0"; exec cat > /dev/null)'
+)
+"""For bash: become a program, the beginning of whose stderr goes to a file, line by line, so that
+it is there when the program hangs. `head` would keep it to itself until then."""
 
 _DOLLAR = "ORCHESTRATOR_DOLLAR"
 _SESSION = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -49,7 +57,10 @@ def launch(
     memory: str = "",
     surroundings: Mapping[str, str] | None = None,
     files: Sequence[File] = (),
+    more_folders: Sequence[str] = (),
     parent_url: str | None = None,
+    tool_urls: Mapping[str, str] | None = None,
+    defer_tools: bool = False,
     ask_rules: Sequence[str] = (),
     approvals: bool = False,
 ) -> Launch:
@@ -58,15 +69,17 @@ def launch(
     `env` and `mcp_servers` are the agent's, with their variables filled in. A variable of the
     orchestrator's own is refused rather than overwritten in silence, and so is text that no
     argument can carry. `memory` follows the agent's prompt; `surroundings` are variables, and
-    `files` files, of the orchestrator's own. With neither `session_id` nor `resume`
-    the conversation is not written down.
+    `files` files, of the orchestrator's own; `more_folders` are to be read besides `cwd`. With
+    neither `session_id` nor `resume` the conversation is not written down.
 
-    At `parent_url` the agent finds tools to ask its caller. With `approvals` the CLI asks
-    us about every call that no rule allows, and about those of `ask_rules` though another rule
-    allows them; without, it refuses both by itself.
+    At `parent_url` the agent finds tools to ask its caller, at `tool_urls` servers outside of its
+    container, by name; with `defer_tools` the model looks those tools up that it wants. With
+    `approvals` the CLI asks us about every call that no rule allows, and about those of
+    `ask_rules` though another rule allows them; without, it refuses both by itself.
     """
     own = _environment(base_url, token) | dict(surroundings or {})
-    servers = _server_entries(agent, mcp_servers, parent_url)
+    own |= {"ENABLE_TOOL_SEARCH": "true"} if defer_tools else {}
+    servers = _server_entries(agent, mcp_servers, parent_url, tool_urls or {})
     config = json.dumps({"mcpServers": servers}, indent=1)
     if _DOLLAR in config:
         own[_DOLLAR] = "$"
@@ -77,8 +90,13 @@ def launch(
         "--include-partial-messages",
         *("--setting-sources", "", "--strict-mcp-config", "--mcp-config", MCP_FILE),
         *permission_flags(
-            agent.permissions, servers=servers, ask_rules=ask_rules, approvals=approvals
+            agent.permissions,
+            servers=servers,
+            ask_rules=ask_rules,
+            approvals=approvals,
+            more_tools=(TOOL_SEARCH,) if defer_tools else (),
         ),
+        *(part for folder in more_folders for part in ("--add-dir", folder)),
         f"--model={agent.model}",
         f"--max-turns={agent.max_turns}",
     ]
@@ -120,9 +138,14 @@ def _environment(base_url: str, token: str) -> dict[str, str]:
     }
 
 
+def is_own_variable(name: str, own: Mapping[str, str]) -> bool:
+    """Whether agent.md cannot set a variable: it is the CLI's, or one of these besides."""
+    return name in own or name in _environment("", "") or name.startswith(OWN_PREFIXES)
+
+
 def _merged(agent: AgentSpec, env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     for name, value in env.items():
-        if name in own or name.startswith(OWN_PREFIXES):
+        if is_own_variable(name, own):
             raise AgentInvalid(
                 f"agent {agent.name!r} sets {name} in its env, which the orchestrator sets itself; "
                 "remove it"
@@ -132,18 +155,23 @@ def _merged(agent: AgentSpec, env: Mapping[str, str], own: Mapping[str, str]) ->
 
 
 def _server_entries(
-    agent: AgentSpec, servers: Sequence[McpServer], parent_url: str | None
+    agent: AgentSpec,
+    servers: Sequence[McpServer],
+    parent_url: str | None,
+    tool_urls: Mapping[str, str],
 ) -> dict[str, dict[str, object]]:
     """MCP servers by their names, as the CLI's file has them."""
     entries: dict[str, dict[str, object]] = {
         server.name: {
             "type": "stdio",
-            "command": _literal(server.command),
-            "args": [_literal(arg) for arg in server.args],
+            "command": "/bin/bash",
+            "args": ["-c", WITH_LOG, server_log(server.name), *_literals(server)],
             "env": {name: _literal(value) for name, value in server.env.items()},
         }
         for server in servers
     }
+    for name, url in tool_urls.items():
+        entries[name] = {"type": "http", "url": url, "timeout": ANSWER_MS}
     if parent_url is None:
         return entries
     if PARENT in entries:
@@ -153,6 +181,17 @@ def _server_entries(
         )
     parent = {"type": "http", "url": parent_url, "timeout": ANSWER_MS, "alwaysLoad": True}
     return {**entries, PARENT: parent}
+
+
+def server_log(server: str) -> str:
+    """Where the beginning of what an MCP server says on stderr is: of one that does not start, the
+    CLI tells only that it failed.
+    """
+    return f"{HOME}/.orchestrator/{server}.stderr"
+
+
+def _literals(server: McpServer) -> list[str]:
+    return [_literal(text) for text in (server.command, *server.args)]
 
 
 def _literal(text: str) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Literal
 
+from orchestrator.domain import Frozen
 from orchestrator.runners.claude.endings import turn_ended
 from orchestrator.runners.json_fields import (
     bounded_dict_of,
@@ -20,8 +21,6 @@ from orchestrator.runners.json_fields import (
     text_of,
 )
 from orchestrator.runners.signs import (
-    ControlAnswered,
-    ControlAsked,
     Noise,
     PermissionAsked,
     PermissionWithdrawn,
@@ -48,6 +47,21 @@ NOISE_CHARS = 500
 """How much of a line that cannot be parsed is repeated."""
 
 
+class ControlAnswered(Frozen):
+    """The CLI has answered a control request of ours (initialize, interrupt)."""
+
+    request_id: str
+
+
+class ControlAsked(Frozen):
+    """The CLI wants something of us that we do not know; it is to be told so."""
+
+    request_id: str
+
+
+Parsed = Sign | ControlAnswered | ControlAsked
+
+
 class Parser:
     """Bytes in, signs out. Nothing that the CLI writes is an error.
 
@@ -61,9 +75,9 @@ class Parser:
         self._fault = ""
         """What the CLI called the error of this turn, when it spoke in the model's place."""
 
-    def feed(self, data: bytes) -> list[Sign]:
+    def feed(self, data: bytes) -> list[Parsed]:
         """The signs of the lines that these bytes complete."""
-        signs: list[Sign] = []
+        signs: list[Parsed] = []
         *whole, rest = data.split(b"\n")
         for piece in whole:
             self._take(piece, signs)
@@ -71,13 +85,13 @@ class Parser:
         self._take(rest, signs)
         return signs
 
-    def finish(self) -> list[Sign]:
+    def finish(self) -> list[Parsed]:
         """The signs of a last line that was never ended."""
-        signs: list[Sign] = []
+        signs: list[Parsed] = []
         self._end_line(signs)
         return signs
 
-    def _take(self, piece: bytes, signs: list[Sign]) -> None:
+    def _take(self, piece: bytes, signs: list[Parsed]) -> None:
         if self._skipping:
             return
         if len(self._line) + len(piece) > OUTPUT_LINE_BYTES:
@@ -87,7 +101,7 @@ class Parser:
         else:
             self._line += piece
 
-    def _end_line(self, signs: list[Sign]) -> None:
+    def _end_line(self, signs: list[Parsed]) -> None:
         text = self._line.decode(errors="replace").strip()
         self._line.clear()
         self._skipping = False
@@ -95,7 +109,7 @@ class Parser:
             event = _event(text)
             signs += [_noise(text)] if event is None else self._signs(event, text)
 
-    def _signs(self, event: Mapping[str, object], text: str) -> list[Sign]:
+    def _signs(self, event: Mapping[str, object], text: str) -> list[Parsed]:
         match event.get("type"):
             case "assistant":
                 self._fault = text_of(event, "error") or self._fault
@@ -141,11 +155,11 @@ def _noise(text: str) -> Noise:
     return Noise(text=clean(text[:NOISE_CHARS]))
 
 
-def _from_assistant(event: Mapping[str, object]) -> list[Sign]:
+def _from_assistant(event: Mapping[str, object]) -> list[Parsed]:
     message = dict_of(event, "message")
     # The CLI's own words ("API Error: ...") and a sub-agent's are not what the agent said.
     its_own = message.get("model") != "<synthetic>" and event.get("parent_tool_use_id") is None
-    signs: list[Sign] = []
+    signs: list[Parsed] = []
     for block in dicts_of(message, "content"):
         if block.get("type") == "tool_use":
             called = ToolCalled(
@@ -160,7 +174,7 @@ def _from_assistant(event: Mapping[str, object]) -> list[Sign]:
     return signs
 
 
-def _from_stream(event: Mapping[str, object]) -> list[Sign]:
+def _from_stream(event: Mapping[str, object]) -> list[Parsed]:
     """What the model sends, as it comes; of the agent's own texts only."""
     if event.get("parent_tool_use_id") is not None:
         return []
@@ -173,8 +187,8 @@ def _from_stream(event: Mapping[str, object]) -> list[Sign]:
     return []
 
 
-def _from_user(event: Mapping[str, object]) -> list[Sign]:
-    signs: list[Sign] = []
+def _from_user(event: Mapping[str, object]) -> list[Parsed]:
+    signs: list[Parsed] = []
     for block in dicts_of(dict_of(event, "message"), "content"):
         if block.get("type") == "tool_result":
             parts = [text_of(part, "text") for part in dicts_of(block, "content")]
@@ -187,7 +201,7 @@ def _from_user(event: Mapping[str, object]) -> list[Sign]:
     return signs
 
 
-def _from_system(event: Mapping[str, object]) -> list[Sign]:
+def _from_system(event: Mapping[str, object]) -> list[Parsed]:
     if event.get("subtype") == "init":
         servers = dicts_of(event, "mcp_servers")
         ready = Ready(
@@ -211,7 +225,7 @@ def _from_system(event: Mapping[str, object]) -> list[Sign]:
     return []  # how its windows look, which tool it just denied: nothing that is not told elsewhere
 
 
-def _from_request(request_id: str, request: Mapping[str, object]) -> Sign | None:
+def _from_request(request_id: str, request: Mapping[str, object]) -> Parsed | None:
     """None if it is about a call or a tool that cannot be one."""
     if request.get("subtype") != "can_use_tool" or not isinstance(request.get("input"), dict):
         return ControlAsked(request_id=request_id)

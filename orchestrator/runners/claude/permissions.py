@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 
-from orchestrator.domain.agent import Permissions
+from orchestrator.domain.agent import AgentSpec, Permissions
+from orchestrator.runners.claude.tools import (
+    MCP,
+    names_server,
+    rule_tool,
+    server_names,
+    server_prefix,
+)
 from orchestrator.runners.signs import PermissionAsked
 
 _EVERY_CALL = {"Bash": "Bash(**)", "WebFetch": "WebFetch(domain:*)"}
@@ -20,6 +26,7 @@ def permission_flags(
     servers: Iterable[str],
     ask_rules: Sequence[str],
     approvals: bool,
+    more_tools: Sequence[str] = (),
 ) -> list[str]:
     """What may run, what is asked about, and whether the CLI can ask us at all.
 
@@ -30,15 +37,22 @@ def permission_flags(
     if approvals:
         flags = ["--permission-mode", "default", "--permission-prompt-tool", "stdio"]
     parted = _parted_tools(permissions.deny, ask_rules)
+    named = (*permissions.allow, *ask_rules, *more_tools)
+    tools = dict.fromkeys(map(rule_tool, named))
+    settings: dict[str, object] = {}
     if ask_rules:
         ask = [_EVERY_CALL[tool] for tool in parted]
-        ask += [rule for rule in ask_rules if _tool(rule) not in parted]
-        flags.append("--settings=" + json.dumps({"permissions": {"ask": ask}}))
-    tools = dict.fromkeys(_tool(rule) for rule in (*permissions.allow, *ask_rules))
-    flags.append(f"--tools={','.join(tool for tool in tools if not tool.startswith('mcp__'))}")
+        ask += [rule for rule in ask_rules if rule_tool(rule) not in parted]
+        settings["permissions"] = {"ask": ask}
+    if "WebFetch" in tools:
+        # Else it asks a host of its maker's whether the domain is safe. The gateway decides that.
+        settings["skipWebFetchPreflight"] = True
+    if settings:
+        flags.append(f"--settings={json.dumps(settings)}")
+    flags.append(f"--tools={','.join(tool for tool in tools if not tool.startswith(MCP))}")
     # Else 2.1.197 takes "(touch x)" for something else than every call, and runs it.
-    allow = [rule for rule in permissions.allow if _tool(rule) not in parted]
-    allow += _server_rules(permissions, servers)
+    allow = [rule for rule in permissions.allow if rule_tool(rule) not in parted]
+    allow += [*_server_rules(permissions, servers), *more_tools]
     if allow:
         flags.append(f"--allowedTools={','.join(allow)}")
     if permissions.deny:
@@ -60,36 +74,41 @@ def is_asked_about(
     return asked.why == "parts" and asked.tool in _whole_tools(allow_rules)
 
 
+def is_offered(agent: AgentSpec, tool: str) -> bool:
+    """Whether the model is to know of a tool: not of one of an MCP server that no rule lets it
+    call. The CLI would show it, and refuse the call.
+    """
+    if not tool.startswith(MCP):
+        return True
+    whole = _server_rules(agent.permissions, server_names(agent))
+    return _is_named(tool, (*agent.permissions.allow, *agent.ask_rules, *whole))
+
+
 def _server_rules(permissions: Permissions, servers: Iterable[str]) -> list[str]:
     """Rules that allow servers of which the author names no tool."""
-    named = [_tool(rule) for rule in permissions.allow]
-    rules = ["mcp__" + re.sub(r"[^A-Za-z0-9_-]", "_", name) for name in servers]  # the CLI's way
+    named = [rule_tool(rule) for rule in permissions.allow]
     return [
-        rule
-        for rule in rules
-        if rule not in permissions.deny
-        and not any(tool == rule or tool.startswith(rule + "__") for tool in named)
+        server_prefix(server)
+        for server in servers
+        if server_prefix(server) not in permissions.deny
+        and not any(names_server(tool, server) for tool in named)
     ]
 
 
 def _parted_tools(deny_rules: Sequence[str], ask_rules: Sequence[str]) -> list[str]:
     """Tools that are asked about as a whole, and denied in part."""
-    denied = {_tool(rule) for rule in deny_rules}
+    denied = {rule_tool(rule) for rule in deny_rules}
     whole = _whole_tools(ask_rules)
     return [tool for tool in _EVERY_CALL if tool in denied and tool in whole]
 
 
 def _whole_tools(rules: Sequence[str]) -> frozenset[str]:
-    return frozenset(_tool(rule) for rule in rules if "(" not in rule or rule.endswith("(*)"))
+    return frozenset(rule_tool(rule) for rule in rules if "(" not in rule or rule.endswith("(*)"))
 
 
 def _is_named(tool: str, rules: Sequence[str]) -> bool:
     """Whether a rule names the tool, or the MCP server that has it."""
-    names = {_tool(rule) for rule in rules}
-    servers = (name for name in names if name.startswith("mcp__"))
+    names = {rule_tool(rule) for rule in rules}
+    servers = (name for name in names if name.startswith(MCP))
     parts = tuple(name[:-1] if name.endswith("*") else f"{name}__" for name in servers)
     return tool in names or tool.startswith(parts)
-
-
-def _tool(rule: str) -> str:
-    return rule.partition("(")[0]

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.surfaces.cli.command_help import Commands
 from orchestrator.surfaces.cli.options import AgentsDirOption, JsonOption, settings_for
 from orchestrator.surfaces.text import one_line, print_lines, shortened, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from orchestrator.catalog import BrokenAgent, Catalog
-    from orchestrator.catalog.problems import Problem
-    from orchestrator.domain.agent import AgentSpec
-    from orchestrator.settings import Settings
+    from orchestrator.catalog import BrokenAgent, Catalog, Problem
 
 EXIT_BROKEN_AGENT = 3
 """An agent cannot be used: the same as for any other mistake of its author."""
@@ -25,14 +23,14 @@ EXIT_BROKEN_AGENT = 3
 DESCRIPTION_CHARS = 80
 """How much of a description a line of the list has room for."""
 
-agents_app = typer.Typer(
-    help="The agents that can be run.", no_args_is_help=True, rich_markup_mode=None
-)
+agents_app = Commands("The agents that can be run.")
 
 
 @agents_app.command("list")
 def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """List the agents, and those that cannot be used."""
+    from orchestrator.catalog import agents_of_others
+
     catalog = _catalog(agents_dir)
     untrusted, command = _untrusted(catalog, agents_dir)
     if as_json:
@@ -40,7 +38,8 @@ def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
             agent.model_dump(mode="json", exclude={"prompt"}) for agent in catalog.agents.values()
         ]
         said = {"agents": rows, "broken": _broken(catalog), "untrusted": untrusted}
-        print(json.dumps(said))
+        told = {"notes": _dumped(catalog.notes), "warnings": _dumped(catalog.doubts)}
+        print(json.dumps({**said, **told}))
         return
     rows_of_text = [(agent.name, agent.description) for agent in catalog.agents.values()]
     rows_of_text += [
@@ -51,7 +50,9 @@ def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
     ]
     print_lines(table(rows_of_text))
     if not rows_of_text:
-        print("there are no agents yet")
+        others = agents_of_others(settings_for(agents_dir).agents_dir.parent)
+        print_lines(["there are no agents yet" + (f"; {others}" if others else "")])
+    print_lines(_doubt_lines(catalog))
     print_lines(_untrusted_lines(untrusted, command))
 
 
@@ -63,13 +64,19 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show what an agent is: every field, with defaults, then its system prompt."""
-    agent = _catalog(agents_dir).agent(name)
+    catalog = _catalog(agents_dir)
+    agent = catalog.agent(name)
     fields = agent.model_dump(mode="json")
     if as_json:
         print(json.dumps(fields))
         return
     prompt = fields.pop("prompt")
     print_lines(table([(field, _written(value)) for field, value in fields.items()]))
+    if told := [note for note in catalog.notes if note.path == catalog.files[name]]:
+        print_lines(["", "What of its file counts differently here, or not at all:"])
+        print_lines(f"  {note}" for note in told)
+    if doubts := catalog.warnings.get(name):
+        print_lines(["", "What is probably not meant:", *(f"  {doubt}" for doubt in doubts)])
     if prompt:
         print_lines(["", prompt])
 
@@ -77,80 +84,34 @@ def show(
 @agents_app.command()
 def check(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """Check every agent.md, and print each mistake with its file and line; exit code 3 if any."""
-    catalog = _catalog(agents_dir)
+    from orchestrator.app import without_image
+    from orchestrator.state import open_agents
+
     settings = settings_for(agents_dir)
-    catalog = with_further_problems(catalog, settings.agents_dir)
-    problems = [problem for broken in catalog.broken for problem in broken.problems]
-    doubts = list(_doubts(catalog, settings))
+    agents = open_agents(settings)
+    catalog = agents.current()
+    problems = catalog.problems
+    doubts = (*catalog.doubts, *without_image(settings, agents))
     untrusted, command = _untrusted(catalog, agents_dir)
     if as_json:
         said = {"ok": not problems, "agents": list(catalog.agents), "broken": _broken(catalog)}
-        warnings = [doubt.model_dump(mode="json") for doubt in doubts]
-        print(json.dumps({**said, "warnings": warnings, "untrusted": untrusted}))
+        print(json.dumps({**said, "warnings": _dumped(doubts), "untrusted": untrusted}))
     else:
         print_lines(map(str, problems))
         print_lines(f"{doubt} (a warning)" for doubt in doubts)
         print_lines(_untrusted_lines(untrusted, command))
         count = len(catalog.agents) + len(catalog.broken)
-        agents = f"{count} agent{'' if count == 1 else 's'}"
-        print(
-            f"{len(catalog.broken)} of {agents} cannot be used"
-            if problems
-            else f"{agents}, all good"
-        )
+        print(_verdict(count, len(catalog.broken), len(doubts)))
     if problems:
         raise typer.Exit(EXIT_BROKEN_AGENT)
 
 
-def with_further_problems(catalog: Catalog, agents_dir: Path) -> Catalog:
-    """The same, without agents that would not run: for what is found in no file of theirs alone."""
-    from orchestrator.catalog import BrokenAgent, Catalog
-    from orchestrator.catalog.problems import Problem
+@agents_app.command()
+def schema() -> None:
+    """Print a JSON Schema of agent.md's fields, for editors."""
+    from orchestrator.checker.schema import agent_schema
 
-    good, broken = {}, list(catalog.broken)
-    for name, agent in catalog.agents.items():
-        path = agents_dir / name / "agent.md"
-        found = tuple(
-            Problem(path=path, line=1, field=field, message=message)
-            for field, message in _further_problems(agent, catalog)
-        )
-        if found:
-            broken.append(BrokenAgent(name=name, path=path.parent, problems=found))
-        else:
-            good[name] = agent
-    return Catalog(agents=good, broken=tuple(broken))
-
-
-def _doubts(catalog: Catalog, settings: Settings) -> Iterator[Problem]:
-    """What is probably not meant, though the agents can run."""
-    from orchestrator.access import misspelt
-    from orchestrator.catalog.problems import Problem
-
-    known = (*settings.known_callers, *catalog.agents)
-    for name, agent in catalog.agents.items():
-        for caller in agent.allowed_callers:
-            if wrong := misspelt(caller, known, declared=bool(settings.callers)):
-                path = settings.agents_dir / name / "agent.md"
-                yield Problem(path=path, line=1, field="allowed_callers", message=wrong)
-
-
-def _further_problems(agent: AgentSpec, catalog: Catalog) -> Iterator[tuple[str, str]]:
-    from orchestrator.domain.task import Task
-    from orchestrator.errors import AgentInvalid
-    from orchestrator.plan import Place, plan, shown_variables
-
-    for name in agent.subagents:
-        other = catalog.agents.get(name)
-        if other is None:
-            yield "subagents", f"there is no agent {name!r} that can be used"
-        elif agent.name not in other.allowed_callers:
-            yield "subagents", f"{name} does not list {agent.name} in its allowed_callers"
-    shown, _ = shown_variables(agent, {})
-    exposed = {secret.name: secret.name for secret in agent.secrets}
-    try:
-        plan(agent, Task(agent=agent.name, prompt="-"), Place(image="-"), shown, "-", exposed)
-    except AgentInvalid as exc:
-        yield "", str(exc)
+    print(json.dumps(agent_schema(), indent=2, ensure_ascii=False))
 
 
 @agents_app.command()
@@ -174,10 +135,9 @@ def prompt(
 
 def _catalog(agents_dir: Path | None) -> Catalog:
     # Here and above, not at the top: `--help` need not wait for yaml.
-    from orchestrator.catalog import load_catalog
-    from orchestrator.output import check_schema
+    from orchestrator.state import open_agents
 
-    return load_catalog(settings_for(agents_dir).agents_dir, check_schema)
+    return open_agents(settings_for(agents_dir)).current()
 
 
 def _untrusted(catalog: Catalog, agents_dir: Path | None) -> tuple[dict[str, list[str]], str]:
@@ -187,7 +147,7 @@ def _untrusted(catalog: Catalog, agents_dir: Path | None) -> tuple[dict[str, lis
 
     trust = open_trust(settings_for(agents_dir))
     agents = catalog.agents
-    wants = {name: list(trust.wants(agent, agents)) for name, agent in agents.items()}
+    wants = {name: list(trust.wants(agent, catalog)) for name, agent in agents.items()}
     found = {name: wanted for name, wanted in wants.items() if wanted}
     return found, trust_command(trust.agents_dir)
 
@@ -195,6 +155,26 @@ def _untrusted(catalog: Catalog, agents_dir: Path | None) -> tuple[dict[str, lis
 def _untrusted_lines(untrusted: dict[str, list[str]], command: str) -> Iterator[str]:
     if untrusted:
         yield f"not trusted yet with what they want: {', '.join(untrusted)}; see: {command}"
+
+
+def _verdict(agents: int, broken: int, doubts: int) -> str:
+    """The last line of a check."""
+    all_of_them = f"{agents} agent{'' if agents == 1 else 's'}"
+    warnings = f"{doubts} warning{'' if doubts == 1 else 's'}" if doubts else ""
+    if broken:
+        return f"{broken} of {all_of_them} cannot be used" + (f"; {warnings}" if warnings else "")
+    if agents == 0:
+        return f"no agents{f'; {warnings}' if warnings else ''}"
+    return f"{all_of_them}, {f'usable, with {warnings}' if warnings else 'all good'}"
+
+
+def _doubt_lines(catalog: Catalog) -> Iterator[str]:
+    if count := len(catalog.doubts):
+        yield f"{count} warning{'' if count == 1 else 's'}; see: orchestrator agents check"
+
+
+def _dumped(problems: Iterable[Problem]) -> list[object]:
+    return [problem.model_dump(mode="json") for problem in problems]
 
 
 def _broken(catalog: Catalog) -> list[object]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.domain.words import counted, ended_as
 from orchestrator.surfaces.cli.options import JsonOption, RunArgument
 from orchestrator.surfaces.text import costs, named, one_line, print_lines, quoted, visible, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import FrameType
 
     from orchestrator.domain.result import ChangedFile
@@ -44,6 +47,7 @@ def show(
     from orchestrator.settings import read_settings
 
     record = anyio.run(_record, run_id)
+    run_id = record.run_id
     if patch:
         copies = open_copies(read_settings())
         _changes(copies, record)
@@ -51,7 +55,7 @@ def show(
         if as_json:
             print(json.dumps({"run_id": run_id, "patch": _text(run_id, data)}))
         elif sys.stdout.isatty():
-            write(visible(data.decode(errors="replace")), sys.stdout)
+            _print_patch(data.decode(errors="replace"))
         else:
             sys.stdout.buffer.write(data)
         return
@@ -63,6 +67,13 @@ def show(
 
 def apply(
     run_id: RunArgument,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH",
+            help="Only what changed there and below, as `orchestrator show` names it.",
+        ),
+    ] = None,
     *,
     to: Annotated[
         Path | None,
@@ -83,7 +94,10 @@ def apply(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Apply to the workspace what a run changed in its copy; all of it, or nothing."""
+    """Apply to the workspace what a run changed in its copy, or some paths of it.
+
+    All that is asked for is done, or nothing.
+    """
     import anyio
 
     from orchestrator.app import open_copies
@@ -93,9 +107,11 @@ def apply(
 
     settings = read_settings()
     copies = open_copies(settings)
-    kept = _changes(copies, anyio.run(_record, run_id))
+    record = anyio.run(_record, run_id)
+    run_id, kept = record.run_id, _changes(copies, record)
     root = to.absolute() if to is not None else kept.root
-    do = partial(copies.apply, run_id, to=root, allow_links=allow_links)
+    wanted = [_below(path, kept, root) for path in paths or ()]
+    do = partial(copies.apply, run_id, to=root, paths=wanted, allow_links=allow_links)
     if not (dry_run or allow_acting or as_json) and _can_ask():
         allow_acting = _agreed(do(dry_run=True).files)
     note = partial(note_decision, settings, "apply", str(root), run_id=run_id)
@@ -118,7 +134,49 @@ def apply(
     for folder in applied.kept_folders:
         write(visible(f"kept {folder}, since something else is in it"), sys.stderr)
     done = "would be changed" if dry_run else "changed"
-    write(visible(f"{counted(len(applied.files))} {done} in {root}"), sys.stderr)
+    left = len(kept.files) - len(applied.files) if wanted else 0
+    more = f"; {counted(left, 'file')} more changed in the copy" if left > 0 else ""
+    write(visible(f"{counted(len(applied.files), 'file')} {done} in {root}{more}"), sys.stderr)
+
+
+def _below(path: str, kept: Changes, root: Path) -> str:
+    """A path as the changes have it: from their root on. What is typed is that, or a path on this
+    machine, as a shell completes it.
+    """
+    plain = os.path.normpath(path)
+    known = [change.path for change in kept.changes]
+    if any(each == plain or each.startswith(f"{plain}/") for each in known):
+        return plain
+    for folder in (root, root.resolve()):
+        with suppress(ValueError):
+            return str((Path.cwd() / plain).relative_to(folder))
+    return plain
+
+
+def patch_styles(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The lines of a patch, and how each looks; a line that was taken away may look like a heading,
+    so the lines of a hunk are counted.
+    """
+    old = new = 0
+    for line in lines:
+        if hunk := re.match(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line):
+            old, new = int(hunk[1] or 1), int(hunk[2] or 1)
+            yield line, "cyan"
+        elif old + new > 0 and line[:1] in ("+", "-", " "):
+            old -= line[0] in "- "
+            new -= line[0] in "+ "
+            yield line, {"+": "green", "-": "red"}.get(line[0], "")
+        else:
+            yield line, "bold" if line and not line.startswith("\\") else ""
+
+
+def _print_patch(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line, style in patch_styles(visible(text).splitlines()):
+        console.print(Text(line, style), soft_wrap=True)
 
 
 def _can_ask() -> bool:
@@ -162,11 +220,6 @@ def interrupted() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def counted(files: int) -> str:
-    """1 file, 2 files."""
-    return f"{files} file{'s' * (files != 1)}"
-
-
 def changed_line(file: ChangedFile) -> str:
     """A sign and a path, as git has them."""
     renamed = f"{quoted(file.old_path)} -> " if file.old_path else ""
@@ -177,7 +230,7 @@ def changed_line(file: ChangedFile) -> str:
 def record_lines(record: RunRecord) -> Iterator[str]:
     """A run for people."""
     yield f"run       {record.run_id}, {record.agent} for {record.caller}"
-    yield f"status    {record.status}{f' ({record.reason})' * (record.reason not in ('', 'ok'))}"
+    yield f"status    {ended_as(record.status, record.reason)}"
     yield f"task      {' '.join(record.prompt.split())}"
     result = record.result
     if result is None:
@@ -219,8 +272,9 @@ async def _record(run_id: str) -> RunRecord:
     from orchestrator.settings import read_settings
     from orchestrator.state import open_book
 
-    async with open_book(read_settings()) as book:
-        return await book.record(run_id)
+    settings = read_settings()
+    async with open_book(settings) as book:
+        return await book.record(await book.named(run_id, settings.project))
 
 
 def _changes(copies: Copies, record: RunRecord) -> Changes:

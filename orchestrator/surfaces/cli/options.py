@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from orchestrator.surfaces.text import say
+
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from orchestrator.engine.tasks.task_book import TaskBook
     from orchestrator.settings import Settings
 
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="As `orchestrator runs` names it.")]
+T = TypeVar("T")
+
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="As `orchestrator runs` names it, or how that begins, or `last`."
+    ),
+]
 
 EveryProjectOption = Annotated[
     bool, typer.Option("--all", help="Of every project, not only of the one this is called in.")
+]
+NotifyOption = Annotated[
+    bool,
+    typer.Option(
+        "--notify", help="Notify me, or ring the bell, when something waits for me or has ended."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -40,13 +61,53 @@ def settings_for(agents_dir: Path | None) -> Settings:
 
     settings = read_settings(flags={"agents_dir": agents_dir and agents_dir.absolute()})
     if not settings.agents_dir.is_dir():
-        raise AgentsDirMissing(
-            f"there is no directory {settings.agents_dir}; `orchestrator init` makes one with an "
-            "example, --agents-dir names another"
-        )
+        raise AgentsDirMissing(_no_agents(settings.agents_dir))
     return settings
+
+
+def _no_agents(agents_dir: Path) -> str:
+    """There is no such directory, and what to do: in a project's folder, go up."""
+    from orchestrator.catalog import agents_of_others
+
+    if agents_dir.exists():
+        return f"{agents_dir} is not a directory; --agents-dir names the one with your agents"
+    above = [folder / "agents" for folder in agents_dir.parent.parents]
+    near = next((folder for folder in above if any(folder.glob("*/agent.md"))), None)
+    if near is not None:
+        return (
+            f"there is no directory {agents_dir}, but your project has one: "
+            f"cd {shlex.quote(str(near.parent))}, or --agents-dir {shlex.quote(str(near))}"
+        )
+    others = agents_of_others(agents_dir.parent)
+    return (
+        f"there is no directory {agents_dir}; `orchestrator init` makes one with an example, "
+        "--agents-dir names another" + (f"; {others}" if others else "")
+    )
+
+
+def on_book(do: Callable[[TaskBook, str], Awaitable[T]]) -> T:
+    """Do something with the tasks of all processes; it is given the project that this is, too."""
+    import anyio
+
+    from orchestrator.settings import read_settings
+    from orchestrator.state import open_book
+
+    async def work() -> T:
+        settings = read_settings()
+        async with open_book(settings) as book:
+            return await do(book, settings.project)
+
+    return anyio.run(work)
+
+
+def dumped(models: Sequence[BaseModel]) -> list[dict[str, object]]:
+    """The same for programs."""
+    return [model.model_dump(mode="json") for model in models]
 
 
 def print_either(as_json: bool, document: dict[str, object], text: str) -> None:
     """What a command has done: for programs, or for people."""
-    print(json.dumps(document) if as_json else text)
+    if as_json:
+        print(json.dumps(document))
+    else:
+        say(text, sys.stdout)

@@ -6,7 +6,8 @@ import hashlib
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -21,7 +22,8 @@ from orchestrator.surfaces.cli.options import (
 if TYPE_CHECKING:
     from orchestrator.app import ShownPlan, ShownTrust
     from orchestrator.domain.agent import AgentSpec, Network, Secret
-    from orchestrator.domain.container import ContainerSpec, Launch
+    from orchestrator.domain.container import ContainerSpec, File, Launch
+    from orchestrator.domain.tool_lock import Brokered
     from orchestrator.plan import Plan
 
 MODEL_SECRET = "stays in the orchestrator; the container gets a token for one run"  # noqa: S105
@@ -31,18 +33,29 @@ DAY = 86400
 WHOM = {"parent": "may ask its caller", "user": "may ask the person behind its caller"}
 
 
+SHOWN_ALIKE = 4
+"""Rows of one heading on the first screen; of more, so many but one, and how many there are."""
+
+
 class Row(NamedTuple):
-    """A line of the plan; a warning is one that its reader should not miss."""
+    """A line of the plan; a warning is one that its reader should not miss, a detail one that is
+    the same for most agents, or of use to few readers.
+    """
 
     heading: str
     text: str
     warning: bool = False
+    detail: bool = False
 
 
 def plan(
     agent: Annotated[str, typer.Argument(help="The agent, as its folder is called.")],
     *,
     workspace: WorkspaceOption = None,
+    all_: Annotated[
+        bool,
+        typer.Option("--all", help="Also what fits no screen: command, environment, files."),
+    ] = False,
     agents_dir: AgentsDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -56,7 +69,7 @@ def plan(
     if as_json:
         print(json.dumps(plan_document(shown)))
     else:
-        _print_rows(list(plan_rows(shown)))
+        _print_rows(list(plan_rows(shown) if all_ else first_screen(shown)))
 
 
 def plan_document(shown: ShownPlan) -> dict[str, object]:
@@ -90,6 +103,7 @@ def plan_document(shown: ShownPlan) -> dict[str, object]:
             {"name": server.name, "command": server.command, "args": list(server.args)}
             for server in agent.mcp_servers
         ],
+        "servers": [_server_document(each) for each in shown.brokered],
         "session": agent.session.model_dump(mode="json"),
         "memory": agent.memory if agent.session.keep else "none",
         "warm": agent.warm,
@@ -99,6 +113,7 @@ def plan_document(shown: ShownPlan) -> dict[str, object]:
         "max_budget_usd": agent.max_budget_usd,
         "retries": agent.retries,
         "output_format": agent.output_format,
+        "agent_files": _files_document(plan.agent_files),
         **_launch_document(plan.launch),
         "stand_ins": _stand_ins(shown),
     }
@@ -122,7 +137,7 @@ def _container_document(spec: ContainerSpec) -> dict[str, object]:
             for mount in spec.mounts
             if mount.kind == "cover"
         ],
-        "scratch": [{"target": t.target, "size_bytes": t.size_bytes} for t in spec.tmpfs],
+        "scratch": [{"target": t.target, "size_bytes": t.size_bytes} for t in spec.scratch],
         "runtime": spec.oci_runtime,
         "seccomp_sha256": None if spec.seccomp is None else _sha256(spec.seccomp.encode()),
         "lease_seconds": spec.lease_seconds,
@@ -137,6 +152,7 @@ def _services(agent: AgentSpec) -> list[str]:
         *(["egress"] if agent.network.mode != "none" else []),
         *(["routes"] if any(secret.hosts for secret in agent.secrets) else []),
         *(["parent"] if agent.parent_tools else []),
+        *(["tools"] if agent.server_uses else []),
     ]
 
 
@@ -169,16 +185,20 @@ def _launch_document(launch: Launch) -> dict[str, object]:
         "command": list(launch.argv),
         "cwd": launch.cwd,
         "environment": launch.env,
-        "files": [
-            {
-                "path": file.path,
-                "mode": f"{file.mode:04o}",
-                "bytes": len(file.content),
-                "sha256": _sha256(file.content),
-            }
-            for file in launch.files
-        ],
+        "files": _files_document(launch.files),
     }
+
+
+def _files_document(files: Sequence[File]) -> list[dict[str, object]]:
+    return [
+        {
+            "path": file.path,
+            "mode": f"{file.mode:04o}",
+            "bytes": len(file.content),
+            "sha256": _sha256(file.content),
+        }
+        for file in files
+    ]
 
 
 def _sha256(data: bytes) -> str:
@@ -209,39 +229,59 @@ def _stand_ins(shown: ShownPlan) -> dict[str, str]:
     return found
 
 
-def plan_rows(shown: ShownPlan) -> Iterator[Row]:
-    """The plan for people."""
+def first_screen(shown: ShownPlan) -> Iterator[Row]:
+    """What matters of a plan, every warning included, and how to see the rest."""
+    rows = list(plan_rows(shown, brief=True))
+    for _, group in groupby(rows, key=lambda row: row.heading):
+        mine = [row for row in group if row.warning or not row.detail]
+        plain = [row for row in mine if not row.warning]
+        hidden = plain[SHOWN_ALIKE - 1 :] if len(plain) > SHOWN_ALIKE else []
+        yield from (row for row in mine if row not in hidden)
+        if hidden:
+            yield Row(mine[0].heading, f"and {len(hidden)} more")
+    name = shown.plan.agent.name
+    yield Row("more", f"command, environment, files: orchestrator plan {name} --all")
+
+
+def plan_rows(shown: ShownPlan, *, brief: bool = False) -> Iterator[Row]:
+    """The plan for people; in brief, what is of one kind in one row."""
     from orchestrator.plan import variables_inside
 
     plan = shown.plan
     agent = plan.agent
-    yield Row("agent", f"{agent.name}, for {', '.join(agent.allowed_callers) or 'nobody'}")
-    yield from _trust_rows(shown.trust)
+    yield Row("agent", f"{agent.name}, for {', '.join(agent.allowed_callers) or 'no caller'}")
+    yield from _trust_rows(shown.trust, brief)
     yield from _container_rows(plan)
     yield Row("network", f"no interface; the model, at {plan.launch.env['ANTHROPIC_BASE_URL']}")
-    yield from _network_rows(agent.network)
-    yield Row("model secret", MODEL_SECRET)
-    yield from _secret_rows(agent.secrets)
+    yield from _network_rows(agent.network, brief)
+    yield Row("model secret", MODEL_SECRET, detail=True)
+    yield from _secret_rows(agent.secrets, brief)
     for name, place in variables_inside(agent):
         missing = " (not set: a run would fail)" if name in shown.unset else ""
         yield Row("variable", f"{name} enters the container, as {place}{missing}", warning=True)
     yield from _tool_rows(agent)
-    yield from _kept_rows(agent)
-    yield from _limit_rows(plan)
-    yield Row("command", shlex.join(plan.launch.argv))
+    for each in shown.brokered:
+        yield from _server_rows(each)
+    for file in plan.agent_files:
+        text = f"{file.path}, of the agent's folder, to read ({len(file.content)} bytes)"
+        yield Row("agent's files", text)
+    yield from _kept_rows(agent, brief)
+    yield from _limit_rows(plan, brief)
+    yield Row("command", shlex.join(plan.launch.argv), detail=True)
     for name, value in plan.launch.env.items():
-        yield Row("environment", f"{name}={value}")
+        yield Row("environment", f"{name}={value}", detail=True)
     for file in plan.launch.files:
-        yield Row("file", f"{file.path} ({file.mode:04o}, {len(file.content)} bytes)")
+        size = f"{file.mode:04o}, {len(file.content)} bytes"
+        yield Row("file", f"{file.path} ({size})", detail=True)
     for value, what in _stand_ins(shown).items():
         if value in shown.labels.values():  # which only programs are told
             continue
-        yield Row("stand-in", f"{value} is shown for {what}")
+        yield Row("stand-in", f"{value} is shown for {what}", detail=True)
 
 
-def _trust_rows(trust: ShownTrust) -> Iterator[Row]:
-    for want in trust.wants:
-        yield Row("trust", f"nobody has trusted it with {want}", warning=True)
+def _trust_rows(trust: ShownTrust, brief: bool) -> Iterator[Row]:
+    for want in _by_kind(trust.wants) if brief else trust.wants:
+        yield Row("trust", f"not trusted yet with {want}", warning=True)
     if trust.wants:
         yield Row("trust", f"it does not run before you say: {trust.command}", warning=True)
     elif trust.reaches:
@@ -255,7 +295,7 @@ def _container_rows(plan: Plan) -> Iterator[Row]:
 
     spec = plan.container
     yield Row("image", spec.image)
-    yield Row("user", f"{spec.user.uid}:{spec.user.gid}, without any capability")
+    yield Row("user", f"{spec.user.uid}:{spec.user.gid}, without any capability", detail=True)
     for mount in spec.mounts:
         if mount.kind == "cover":
             text = f"{mount.target} is a {mount.what}, which the agent cannot reach"
@@ -271,13 +311,15 @@ def _container_rows(plan: Plan) -> Iterator[Row]:
         yield Row("mount", f"{source} -> {mount.target}, {access}", warning=not read_only)
     if not spec.mounts:
         yield Row("mount", "nothing of this machine")
-    scratch = ", ".join(f"{t.target} {t.size_bytes // MIB} MiB" for t in spec.tmpfs)
-    yield Row("scratch", f"{scratch}, gone with the container; all else is read-only")
+    scratch = ", ".join(f"{t.target} {t.size_bytes // MIB} MiB" for t in spec.scratch)
+    text = f"{scratch}, gone with the container; all else is read-only"
+    yield Row("scratch", text, detail=True)
 
 
 def _tool_rows(agent: AgentSpec) -> Iterator[Row]:
     yield Row("tools allowed", ", ".join(agent.permissions.allow) or "none")
-    yield Row("tools denied", ", ".join(agent.deny_rules) or "none besides")
+    denied = ", ".join(agent.deny_rules)
+    yield Row("tools denied", denied or "none", detail=not denied)
     if agent.ask_rules:
         who = "only a person allows" if agent.approval_by == "user" else "the caller decides about"
         yield Row("approval", f"{who}: {', '.join(agent.ask_rules)}")
@@ -287,63 +329,142 @@ def _tool_rows(agent: AgentSpec) -> Iterator[Row]:
         yield Row("subagents", f"may run {', '.join(agent.subagents)}", warning=True)
     for server in agent.mcp_servers:
         yield Row("MCP server", f"{server.name}: {shlex.join((server.command, *server.args))}")
-    if not agent.mcp_servers:
-        yield Row("MCP servers", "none")
+    if not agent.mcp_servers and not agent.server_uses:
+        yield Row("MCP servers", "none", detail=True)
 
 
-def _limit_rows(plan: Plan) -> Iterator[Row]:
+def _server_document(each: Brokered) -> dict[str, object]:
+    """A server outside that the agent uses: which tools, who approves, what it reaches."""
+    from orchestrator.domain.tool_lock import definition_tokens
+    from orchestrator.tool_rules import offered
+
+    use, server = each.use, each.server
+    tools = offered(use, each.lock)
+    return {
+        "name": server.name,
+        "url": server.url,
+        "command": list(server.command),
+        "image": server.image,
+        "tools": [tool["name"] for tool in tools],
+        "tools_of": len(each.lock.tools),
+        "tokens": sum(map(definition_tokens, tools)),
+        "allow": list(use.allow),
+        "deny": list(use.deny),
+        "approve": dict(use.approve),
+        "arguments": use.arguments,
+        "max_calls": use.max_calls,
+        "share": server.share,
+        "network": server.network.model_dump(mode="json"),
+        "secrets": list(server.secret_names),
+    }
+
+
+def _server_rows(each: Brokered) -> Iterator[Row]:
+    told, use, server = _server_document(each), each.use, each.server
+    tools, heading = told["tools"], f"server {each.name}"
+    assert isinstance(tools, list)  # noqa: S101 made above
+    never = f", never {', '.join(use.deny)}" if use.deny else ""
+    yield Row(
+        heading,
+        f"{len(tools)} of {len(each.lock.tools)} tools, about {told['tokens']} tokens: "
+        f"{', '.join(use.allow)}{never}; {use.max_calls} calls",
+    )
+    who = {"ask": "waits for approval", "deny": "is denied", "auto": "needs no approval"}
+    held = [f"{pattern} {who[verdict]}" for pattern, verdict in use.approve.items()]
+    held += [f"{at} always with {json.dumps(values)}" for at, values in use.arguments.items()]
+    if held:
+        yield Row(heading, "; ".join(held))
+    where = server.url or f"a container of {server.image or 'our image'}, for one {server.share}"
+    hosts = [*server.network.allow, *server.network.allow_private]
+    hosts += ["every public host"] if server.network.mode == "open" else []
+    hosts = [server.address[0], *hosts] if server.url is not None else hosts
+    reach = f"may talk to {', '.join(hosts) or 'nobody'}"
+    secrets = ", ".join(server.secret_names)
+    has = f"; has the secret {secrets}, which the agent has not" if secrets else ""
+    yield Row(heading, f"{where}; {reach}{has}", warning=bool(hosts))
+
+
+def _limit_rows(plan: Plan, brief: bool) -> Iterator[Row]:
     from orchestrator.domain.container import MIB
 
     agent, spec = plan.agent, plan.container
     limits = spec.limits
     disk = f", {agent.resources.disk_mb} MiB of disk" if _has_volume(spec) else ""
+    files = "" if brief else f", {limits.open_files} open files each"
     yield Row(
         "limits",
         f"{limits.memory_bytes // MIB} MiB of memory, {limits.cpus:g} processors, "
-        f"{limits.pids} processes, {limits.open_files} open files each{disk}",
+        f"{limits.pids} processes{files}{disk}",
     )
     strict = agent.seccomp == "strict"
-    calls = "ours, where the engine takes it" if strict else "the engine's own choice"
-    yield Row("system calls", calls, warning=not strict)
+    calls = (
+        "our short list (doctor shows whether it is in force)"
+        if strict
+        else "the engine's own choice"
+    )
+    yield Row("system calls", calls, warning=not strict, detail=strict)
     if spec.oci_runtime is not None:
         yield Row("runtime", spec.oci_runtime)
-    yield Row("timeout", f"{plan.timeout_seconds:g} s, {agent.max_turns} turns")
+    time = f"{plan.timeout_seconds:g} s, {agent.max_turns} turns"
     budget = "none" if agent.max_budget_usd is None else f"${agent.max_budget_usd:g}"
-    yield Row("budget", budget)
+    if brief:
+        yield Row("timeout", f"{time}; budget: {budget}")
+    else:
+        yield Row("timeout", time)
+        yield Row("budget", budget)
     checked = "" if agent.output_schema is None else ", checked against a schema"
     yield Row("answer", f"{agent.output_format}{checked}, {agent.retries} retries")
 
 
-def _network_rows(network: Network) -> Iterator[Row]:
+def _by_kind(wants: Sequence[str]) -> Iterator[str]:
+    """The same in fewer words: hosts together, and of each secret its name."""
+    kinds: dict[str, dict[str, None]] = {}
+    for want in wants:
+        kind, _, what = want.partition(": ")
+        name = what.split(" ", 1)[0] if kind == "secret" else what
+        kinds.setdefault(kind, {})[name] = None
+    return (f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
+
+
+def _network_rows(network: Network, brief: bool) -> Iterator[Row]:
     if network.mode == "none":
         return
     if network.mode == "open":
         yield Row("network", "every public host, on ports 80 and 443", warning=True)
-    for host in network.allow:
+    for host in _together(network.allow, brief):
         yield Row("network", f"{host}, by HTTP and HTTPS")
-    for host in network.allow_private:
+    for host in _together(network.allow_private, brief):
         yield Row("network", f"{host}, also at a private address", warning=True)
-    for host in network.deny:
+    for host in _together(network.deny, brief):
         yield Row("network", f"never {host}")
-    yield Row("network", f"{network.max_connections} connections at once, {network.max_mb} MiB")
+    most = f"{network.max_connections} connections at once, {network.max_mb} MiB"
+    yield Row("network", most, detail=True)
 
 
-def _secret_rows(secrets: tuple[Secret, ...]) -> Iterator[Row]:
+def _together(names: Sequence[str], brief: bool) -> Sequence[str]:
+    return [", ".join(names)] if brief and names else names
+
+
+def _secret_rows(secrets: tuple[Secret, ...], brief: bool) -> Iterator[Row]:
     for secret in secrets:
         if secret.expose is not None:
             text = f"{secret.name} enters the container, as its {secret.variable_name}"
             yield Row("secret", text, warning=True)
         for host in secret.hosts:
-            what = f"{', '.join(secret.methods)} {', '.join(secret.paths)}"
+            paths = ", ".join(secret.paths)
+            if brief and len(secret.paths) > 1:
+                paths = f"at {len(secret.paths)} paths"
+            what = f"{', '.join(secret.methods)} {paths}"
             if secret.headers:
                 what += f", with its {', '.join(secret.headers)}"
             yield Row("secret", f"{secret.name} is added outside, for {host}: {what}")
 
 
-def _kept_rows(agent: AgentSpec) -> Iterator[Row]:
+def _kept_rows(agent: AgentSpec, brief: bool) -> Iterator[Row]:
     if agent.session.keep:
         days = agent.session.expire_seconds / DAY
-        text = f"container, files and conversation are kept for {days:g} days after the last call"
+        what = "it is" if brief else "container, files and conversation are"
+        text = f"{what} kept for {days:g} days after the last call"
         yield Row("session", text)
         if agent.memory != "none":
             rw = agent.memory == "rw"

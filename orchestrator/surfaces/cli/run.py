@@ -6,17 +6,20 @@ import json
 import signal
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from orchestrator.domain.words import counted, ended_as, requirement
 from orchestrator.surfaces.cli.options import (
     AgentsDirOption,
     JsonOption,
+    NotifyOption,
     WorkspaceOption,
     settings_for,
 )
-from orchestrator.surfaces.text import costs, named, one_line, visible, write
+from orchestrator.surfaces.text import costs, named, one_line, say, visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +28,19 @@ if TYPE_CHECKING:
     from orchestrator.domain.result import RunResult
     from orchestrator.domain.task import Task
     from orchestrator.settings import Settings
+    from orchestrator.surfaces.cli.talk.alerts import Alerts
     from orchestrator.surfaces.event_lines import Show
 
 EXIT_CODES = {"completed": 0, "failed": 1, "timed_out": 8, "cancelled": 9}
 """How a run ended -> what the command exits with."""
+
+UNKEPT = (
+    "how {run} ended could not be written down, so later it is told as lost. Check free space and "
+    "permissions of {folder}"
+)
+
+ALERTED = {"asked": "asks something", "approval_asked": "waits for your approval"}
+"""Kinds of events that a person is told of who looks elsewhere."""
 
 EXIT_SIGNAL = 128
 """And the number of the signal that ended it, as shells count."""
@@ -50,12 +62,11 @@ def run(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Less than the agent's own timeout.")
     ] = None,
+    notify: NotifyOption = False,
     agents_dir: AgentsDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run an agent on a task and print its answer; what happens meanwhile goes to stderr."""
-    from orchestrator.app import own_caller
-
     settings = settings_for(agents_dir)
     task = _task(
         agent=agent,
@@ -63,22 +74,50 @@ def run(
         context=context,
         workspace=workspace and workspace.absolute(),
         session=session,
-        caller=own_caller(settings, caller),
+        caller=_caller(settings, caller, agent),
         timeout_seconds=timeout,
     )
-    carry_out(settings, task, as_json=as_json)
+    carry_out(settings, task, as_json=as_json, notify=notify)
 
 
-def carry_out(settings: Settings, task: Task, *, as_json: bool) -> NoReturn:
+def _caller(settings: Settings, named: str | None, agent: str) -> str:
+    """Who asks; that it was nobody is in the audit before it is refused."""
+    import anyio
+
+    from orchestrator.app import own_caller
+    from orchestrator.errors import CallerMissing
+    from orchestrator.state import note_decision
+
+    try:
+        return own_caller(settings, named)
+    except CallerMissing as exc:
+        why = f"{exc.code}: {exc}"
+        anyio.run(partial(note_decision, settings, "call", f"run {agent}", allowed=False, why=why))
+        raise
+
+
+def carry_out(settings: Settings, task: Task, *, as_json: bool, notify: bool = False) -> NoReturn:
     """Run a task, print what comes of it, and exit as it ended."""
     import anyio
 
+    from orchestrator.errors import OperatorError
+    from orchestrator.settings import whole_environment
+    from orchestrator.surfaces.cli.talk.alerts import Alerts
     from orchestrator.surfaces.event_lines import shown_events
 
+    alerts = Alerts(notify, whole_environment())
     with shown_events(waiting=f"{task.agent} is at work") as show:
-        result, signal_number = anyio.run(_run, settings, task, show)
+        result, signal_number, kept = anyio.run(_run, settings, task, show, alerts)
+    if result is not None and not signal_number:
+        alerts.say(f"{task.agent} {ended_as(result.status, result.reason)}")
     if result is not None:
         _print_result(result, as_json=as_json)
+    if not kept:
+        write(
+            f"error: {visible(UNKEPT.format(run=task.run_id, folder=settings.state_dir))}",
+            sys.stderr,
+        )
+        raise typer.Exit(OperatorError.exit_code)
     if signal_number:
         raise typer.Exit(EXIT_SIGNAL + signal_number)
     raise typer.Exit(EXIT_CODES[result.status] if result is not None else 1)
@@ -95,17 +134,22 @@ def _task(**fields: object) -> Task:
     except ValidationError as exc:
         first = exc.errors()[0]
         name = str(first["loc"][0]).removesuffix("_seconds")
-        said = first["msg"].removeprefix("Value error, ")
-        raise CallInvalid(f"{name}: {said}") from exc
+        name = "PROMPT" if name == "prompt" else f"--{name}"
+        raise CallInvalid(f"{name} {requirement(first['type'], first['msg'])}") from exc
 
 
-async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | None, int]:
-    """The result, and the signal that cut the run short: its container is gone by then."""
+async def _run(
+    settings: Settings, task: Task, show: Show, alerts: Alerts
+) -> tuple[RunResult | None, int, bool]:
+    """The result, the signal that cut the run short (its container is gone by then), and whether
+    the record of runs has it.
+    """
     import anyio
+    import anyio.to_thread
 
     from orchestrator.app import open_tasks
     from orchestrator.errors import OrchestratorError
-    from orchestrator.surfaces.cli.typed_answers import TypedAnswers
+    from orchestrator.surfaces.cli.talk.typed_answers import TypedAnswers
 
     began = time.time()
     caught = 0
@@ -127,6 +171,9 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
         def tell(event: Event) -> None:
             show(event.at - began, event.kind, event.text)
             answers.hear(event)
+            if event.kind in ALERTED:
+                say = partial(alerts.say, f"{task.agent} {ALERTED[event.kind]}")
+                tasks.start_soon(anyio.to_thread.run_sync, say)
 
         tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
         tasks.start_soon(answers.read)
@@ -142,7 +189,7 @@ async def _run(settings: Settings, task: Task, show: Show) -> tuple[RunResult | 
         tasks.cancel_scope.cancel()
     if isinstance(outcome, OrchestratorError):
         raise outcome
-    return outcome, caught
+    return outcome, caught, not service.unkept
 
 
 def _print_result(result: RunResult, *, as_json: bool) -> None:
@@ -159,14 +206,14 @@ def _print_result(result: RunResult, *, as_json: bool) -> None:
         write(visible(text) if sys.stdout.isatty() else text, sys.stdout)
     else:
         for line in failure_lines(result):
-            write(visible(line), sys.stderr)
-    write(summary(result), sys.stderr)
+            say(visible(line), sys.stderr)
+    say(summary(result), sys.stderr)
 
 
 def failure_lines(result: RunResult) -> list[str]:
     """What went wrong and what there is of an answer, for people."""
     message = "\n  ".join(visible(result.message).splitlines())
-    lines = [f"error: {result.agent} {result.status} ({result.reason}): {message}"]
+    lines = [f"error: {result.agent} {ended_as(result.status, result.reason)}: {message}"]
     lines += [f"  {one_line(error)}" for error in result.schema_errors]
     lines += [f"  MCP server {named(name)} was not there" for name in result.failed_mcp_servers]
     if result.partial_text:
@@ -179,7 +226,7 @@ def summary(result: RunResult) -> str:
     """How it went, in one line."""
     parts = [
         f"{result.status} in {result.duration_ms / 1000:.1f} s",
-        f"{result.usage.requests} model requests, {costs(result)}",
+        f"{counted(result.usage.requests, 'model request')}, {costs(result)}",
         *_more(result),
         f"`orchestrator logs {result.run_id}` tells more",
     ]
@@ -187,8 +234,6 @@ def summary(result: RunResult) -> str:
 
 
 def _more(result: RunResult) -> Iterator[str]:
-    from orchestrator.surfaces.cli.changes import counted
-
     if result.denied_hosts:
         yield f"refused: {', '.join(map(named, result.denied_hosts))}"
     if result.denied_tools:
@@ -196,7 +241,8 @@ def _more(result: RunResult) -> Iterator[str]:
     if result.failed_mcp_servers:
         yield f"MCP servers that were not there: {', '.join(map(named, result.failed_mcp_servers))}"
     if files := len(result.changed_files):
-        yield f"{counted(files)} changed, `orchestrator apply {result.run_id}` applies it all"
+        changed = counted(files, "file")
+        yield f"{changed} changed, `orchestrator apply {result.run_id}` applies it all"
     if result.session:
         yield f"session {result.session}"
     if result.session_note:

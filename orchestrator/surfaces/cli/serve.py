@@ -11,6 +11,7 @@ from typing import Annotated
 import anyio
 import typer
 
+from orchestrator.surfaces.cli.failures import LogLines
 from orchestrator.surfaces.cli.options import AgentsDirOption
 
 
@@ -25,24 +26,30 @@ def serve(
     """Serve MCP to one client on stdin and stdout, or to many over HTTP."""
     from orchestrator.settings import read_settings
 
-    # Before the SDK does it in its own way: a screen full of boxes for each error, on one's stderr.
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    log_in_lines()
     # A directory that is not there yet is fine: agents may come while we serve.
     settings = read_settings(flags={"agents_dir": agents_dir and agents_dir.absolute()})
     if http is None:
-        with _no_collecting():
+        with no_collecting():
             from orchestrator.surfaces.mcp.transports import stdio as mcp_stdio
 
         anyio.run(mcp_stdio.serve, settings)
     else:
-        with _no_collecting():
+        with no_collecting():
             from orchestrator.surfaces.mcp.transports import http as mcp_http
 
         anyio.run(mcp_http.serve, settings, http)
 
 
+def log_in_lines() -> None:
+    """Before the SDK does it in its own way: a screen full of boxes for each error, on stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
 @contextmanager
-def _no_collecting() -> Iterator[None]:
+def no_collecting() -> Iterator[None]:
     """What imports make stays: looking for garbage in it takes a sixth of the time, and more."""
     gc.disable()
     try:

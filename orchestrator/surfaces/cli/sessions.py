@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.surfaces.cli.command_help import Commands
 from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, print_either
-from orchestrator.surfaces.cli.runs import NO_PROJECT, project_name
+from orchestrator.surfaces.cli.records.run_table import NO_PROJECT, project_name
 from orchestrator.surfaces.text import print_lines, span, table, visible
 
 if TYPE_CHECKING:
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
 
     from orchestrator.store.session_rows import SessionKey, SessionRow
 
-sessions_app = typer.Typer(
-    help="Conversations that are kept, and their containers.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+sessions_app = Commands("Conversations that are kept, and their containers.")
 
 SESSION_HEADINGS = ("SESSION", "STATE", "CALLS", "LAST USED", "EXPIRES")
 
@@ -82,9 +79,8 @@ def rm(session: SessionArgument, *, as_json: JsonOption = False) -> None:
     """Remove a session: its container, its files and its conversation."""
     import anyio
 
-    key, done = anyio.run(_remove, session)
-    text = f"{key} is removed" if done else f"there was no session {key}"
-    print_either(as_json, {"session": key, "removed": done}, text)
+    key = anyio.run(_remove, session)
+    print_either(as_json, {"session": key, "removed": True}, f"{key} is removed")
 
 
 @sessions_app.command()
@@ -171,16 +167,19 @@ async def _stop(text: str) -> tuple[str, bool]:
         return key.text, await service.sessions.let_go(key)
 
 
-async def _remove(text: str) -> tuple[str, bool]:
+async def _remove(text: str) -> str:
     from orchestrator.app import open_orchestrator
     from orchestrator.settings import read_settings
 
     async with open_orchestrator(read_settings()) as service:
+        rows = await service.sessions.list()
         key = _key(text)
-        known = {row.key for row in await service.sessions.list()}
         unclaimed = key.model_copy(update={"project": ""})
+        known = {row.key for row in rows}
         chosen = unclaimed if key not in known and unclaimed in known else key
-        return key.text, await service.sessions.remove(chosen)
+        if not await service.sessions.remove(chosen):  # a crash may leave a container and no row
+            _found(rows, text)
+        return key.text
 
 
 async def _adopt(text: str) -> tuple[str, bool]:

@@ -13,9 +13,11 @@ from pydantic import BeforeValidator, ValidationError
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
+from orchestrator.domain.words import requirement
 from orchestrator.engine.service import Service
-from orchestrator.errors import CallInvalid, MountRefused
-from orchestrator.surfaces.mcp.answers import refusal
+from orchestrator.errors import CallerMissing, CallInvalid, MountRefused
+from orchestrator.surfaces.mcp.annotations import HINTS
+from orchestrator.surfaces.mcp.answers.answer import refusal
 from orchestrator.surfaces.text import named
 
 OptionalText = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
@@ -66,10 +68,12 @@ def strict(tool: Tool, *, extra: bool = False) -> Tool:
     """Refuse arguments that the tool does not have, which the SDK would drop without a word, unless
     `extra` ones may come.
 
-    What models read of every tool in every conversation is made short, too. What the tool declares
-    to answer holds for its errors as well: strict clients refuse what it does not declare.
+    The tool gets its hints here, and what models read of it in every conversation is made short.
+    What it declares to answer holds for its errors as well: strict clients refuse what it does not
+    declare.
     """
     loose = tool.fn_metadata.arg_model
+    tool.annotations = HINTS[tool.name]
     tool.parameters = _terse(tool.parameters, {"title"})
     if not extra:
         tool.fn_metadata.arg_model = new_class(loose.__name__, (loose,), {"extra": "forbid"})
@@ -136,7 +140,8 @@ def _wrong(where: str, kind: str, text: str) -> str:
         return f"{where} is missing"
     if kind == "extra_forbidden":
         return f"there is no argument {where}"
-    return f"{where}: {text.removeprefix('Value error, ')}"
+    said = requirement(kind, text)
+    return f"{where}: {said}" if kind == "value_error" else f"{where} {said}"
 
 
 def _half_characters(value: object, where: str = "") -> str:
@@ -167,12 +172,12 @@ def agents_for(service: Service, caller: str) -> list[AgentSpec]:
     return [agent for agent in agents if caller in agent.allowed_callers]
 
 
-def check_known(service: Service, task: Task) -> None:
-    """AgentNotFound, with the names that this caller may know."""
-    catalog = service.agents.current()
-    if task.agent not in catalog.agents:
-        mine = {agent.name: agent for agent in agents_for(service, task.caller)}
-        catalog.model_copy(update={"agents": mine}).agent(task.agent)
+def listed_agents(service: Service, who_calls: WhoCalls) -> list[AgentSpec]:
+    """The same for a list; none for who has no name and must have one: calls tell that."""
+    try:
+        return agents_for(service, who_calls())
+    except CallerMissing:
+        return []
 
 
 def named_tasks(given: list[str] | str) -> list[str]:

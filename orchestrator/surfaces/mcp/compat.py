@@ -22,36 +22,28 @@ from orchestrator.domain.result import FINAL, WAITING, RunStatus
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import CallerRefused, CallInvalid, RunRefused
+from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.output import fenced
 from orchestrator.surfaces.event_lines import plain_line
-from orchestrator.surfaces.mcp.answers import (
-    errors_as_answers,
-    next_step,
-    plain,
-    refusal,
-    shown_input,
-)
+from orchestrator.surfaces.mcp.answers.answer import errors_as_answers, plain
+from orchestrator.surfaces.mcp.answers.lines import shown_input
+from orchestrator.surfaces.mcp.answers.steps import next_step
 from orchestrator.surfaces.mcp.arguments import (
     OptionalText,
     WhoCalls,
-    agents_for,
     asked_task,
-    check_known,
+    listed_agents,
     strict,
 )
 from orchestrator.surfaces.mcp.notices import McpRequest
 from orchestrator.surfaces.mcp.resources import LAST_EVENTS
-from orchestrator.surfaces.text import named, said_lines, shortened
+from orchestrator.surfaces.text import named, said_lines
 
 RUN = "run_subagent_"
 """Before the name of an agent. By itself, the tool that such calls go to; clients do not see it."""
 
 OF_AGENT = re.compile(r"(check|get|update)_subagent_.+_(status|logs)")
 """Names of before these tools went by the run alone: `check_subagent_NAME_status`."""
-
-CALLER_CHARS = 60
-"""Of an agent_id that is not taken."""
 
 STATUS: dict[RunStatus, str] = {
     "completed": "success",
@@ -72,21 +64,18 @@ class Compatibility:
 
     def added_to(self, tools: Sequence[Tool]) -> list[Tool]:
         """Ours, and those besides; one name has other arguments there, and takes both."""
-        looks = t.ToolAnnotations(read_only_hint=True, open_world_hint=False)
-        acts = t.ToolAnnotations(destructive_hint=False, open_world_hint=True)
-        functions: dict[str, tuple[Any, t.ToolAnnotations]] = {
-            RUN: (self._run(), acts),
-            "reply_subagent": (self._reply(), acts),
-            "check_subagent_status": (self._status(), looks),
-            "check_status": (self._status(), looks),
-            "get_subagent_logs": (self._logs(), looks),
-            "check_message_status": (self._message(), looks),
-            "update_subagent_status": (self._update(), acts),
-            "update_status": (self._update(), acts),
+        functions = {
+            RUN: self._run(),
+            "reply_subagent": self._reply(),
+            "check_subagent_status": self._status(),
+            "check_status": self._status(),
+            "get_subagent_logs": self._logs(),
+            "check_message_status": self._message(),
+            "update_subagent_status": self._update(),
+            "update_status": self._update(),
         }
         aliases = [
-            strict(Tool.from_function(function, name, annotations=annotations))
-            for name, (function, annotations) in functions.items()
+            strict(Tool.from_function(function, name)) for name, function in functions.items()
         ]
         return [*(tool for tool in tools if tool.name not in functions), *aliases]
 
@@ -97,7 +86,7 @@ class Compatibility:
             (model,) = (tool for tool in result["tools"] if tool["name"] == RUN)
             each = [
                 {**model, "name": RUN + agent.name, "description": f"Start {agent.name} on a task."}
-                for agent in agents_for(self._service, self._who_calls())
+                for agent in listed_agents(self._service, self._who_calls)
             ]
             for tool in each:
                 schema = tool["inputSchema"]
@@ -119,7 +108,7 @@ class Compatibility:
         ) -> t.CallToolResult:
             """Start an agent on a task."""
             task = asked_task(self._who_calls(), agent, input, workspace=cwd)
-            check_known(self._service, task)
+            await self._service.check_known(task)
             run_id = await self._tasks.start(task)
             said = f"Subagent {agent} started. Run ID: {run_id}\nUse check_subagent_status with it."
             return plain(said, {"runId": run_id})
@@ -283,33 +272,6 @@ def _translated(params: Mapping[str, Any]) -> dict[str, Any]:
         ours = {"run_id" if key == "runId" else key: value for key, value in arguments.items()}
         return {**params, "arguments": ours}
     return dict(params)
-
-
-def known_caller(who_calls: WhoCalls) -> Any:
-    """Middleware: an `agent_id` that says who calls is taken if it is true, and never believed.
-
-    Other servers find out by it who calls. Here that is known of the connection; an argument that
-    says otherwise could only ask for what somebody else may do.
-    """
-
-    async def check(ctx: McpRequest, call_next: Any) -> Any:
-        params = ctx.params or {}
-        arguments = params.get("arguments")
-        if ctx.method != "tools/call" or not isinstance(arguments, Mapping):
-            return await call_next(ctx)
-        if "agent_id" not in arguments:
-            return await call_next(ctx)
-        given, caller = arguments["agent_id"], who_calls()
-        if given not in (None, "", caller):
-            said = CallerRefused(
-                f"agent_id is {shortened(str(given), CALLER_CHARS)!r}, but you call as {caller!r}: "
-                "the server's settings or your token say who calls; leave agent_id out"
-            )
-            return refusal(said).model_dump(by_alias=True, mode="json", exclude_none=True)
-        others = {name: value for name, value in arguments.items() if name != "agent_id"}
-        return await call_next(replace(ctx, params={**params, "arguments": others}))
-
-    return check
 
 
 def _status(view: TaskView, asked: Sequence[Question]) -> str:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from orchestrator.domain.task import Wish
 from orchestrator.errors import CallInvalid
-from orchestrator.surfaces.mcp.answers import RunAnswer, errors_as_answers, plain
+from orchestrator.surfaces.mcp.answers.answer import RunAnswer, errors_as_answers, plain
 from orchestrator.surfaces.mcp.arguments import (
     OptionalText,
     WhoCalls,
@@ -64,8 +64,7 @@ def dynamic_tool(template: str, waiting: Waiting, who_calls: WhoCalls) -> Tool:
             {**(begun or {"run_id": task.run_id, "status": "pending"}), "task_id": task.run_id},
         )
 
-    runs = t.ToolAnnotations(title="Make a subagent", destructive_hint=False, open_world_hint=True)
-    return strict(Tool.from_function(dynamic_subagent_task, annotations=runs))
+    return strict(Tool.from_function(dynamic_subagent_task))
 
 
 def _wish(**fields: object) -> Wish:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.surfaces.mcp.answers import shown_input
+from orchestrator.surfaces.mcp.answers.lines import shown_input
 from orchestrator.surfaces.text import visible
 
 

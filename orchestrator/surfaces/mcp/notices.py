@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
@@ -17,6 +17,10 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ResourceUpdated, T
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import StoreFailed
+from orchestrator.surfaces.text import quoted
+
+if TYPE_CHECKING:
+    from orchestrator.catalog import AgentsDir
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +29,11 @@ WATCHED_SECONDS = 1.0
 
 NOTICE_SECONDS = 5.0
 """For one client to take the notice of a change; a client that does not read misses it."""
+
+MAKE_ONE = "`orchestrator init` makes an example, --agents-dir names another directory"
+
+TOLD_DOUBTS = 10
+"""So many warnings are told in full."""
 
 MODERN_ERA = "2026"
 """Versions below have sessions: they take notices on them, and requests of ours in the middle of a
@@ -61,8 +70,8 @@ class ChangeNotices:
         return result
 
     async def watch(self) -> None:
-        """Look at agents/ for ever."""
-        self._agents.current()
+        """Look at agents/ for ever; tell its operator of what cannot be used, and why."""
+        told = set(_told(self._agents, set()))
         seen = self._agents.version
         async with anyio.create_task_group() as tasks:
             while True:
@@ -71,10 +80,28 @@ class ChangeNotices:
                 if self._agents.version == seen:
                     continue
                 seen = self._agents.version
+                told |= set(_told(self._agents, told))
                 await self._bus.publish(ToolsListChanged())
                 for connection in list(self._connections):
                     if connection.initialized.is_set():
                         tasks.start_soon(_tell, connection.send_tool_list_changed)
+
+
+def _told(agents: AgentsDir, before: Collection[str]) -> Iterator[str]:
+    """Log what is wrong with the agents and was not told before."""
+    catalog = agents.current()
+    said = [f"this agent cannot be used: {problem}" for problem in catalog.problems]
+    if not agents.path.is_dir():
+        said = [f"there is no directory {agents.path}, so there are no agents; {MAKE_ONE}"]
+    elif not catalog.agents and not said:
+        said = [f"there are no agents in {agents.path}; {MAKE_ONE}"]
+    said += [f"probably not meant: {doubt}" for doubt in catalog.doubts[:TOLD_DOUBTS]]
+    if len(catalog.doubts) > TOLD_DOUBTS:
+        said.append(f"{len(catalog.doubts)} warnings in all; see: orchestrator agents check")
+    for line in said:
+        if line not in before:
+            log.warning("%s", quoted(line))
+            yield line
 
 
 class RunNotices:

@@ -18,10 +18,10 @@ from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallInvalid, OrchestratorError, RunNotFound
 from orchestrator.surfaces.event_lines import event_line
-from orchestrator.surfaces.mcp.answers import details
+from orchestrator.surfaces.mcp.answers.answer import details
+from orchestrator.surfaces.mcp.answers.shown_changes import PATCH_URI, RUN_URI
 from orchestrator.surfaces.mcp.arguments import WhoCalls
 from orchestrator.surfaces.mcp.notices import MAX_WATCHED, McpRequest, RunNotices
-from orchestrator.surfaces.mcp.shown_changes import PATCH_URI, RUN_URI
 from orchestrator.surfaces.text import one_line, shortened
 
 LOGS_URI = "/logs"

@@ -24,11 +24,12 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from orchestrator.domain.result import FINAL, WAITING
+from orchestrator.domain.words import ended_as, requirement
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OrchestratorError, RunNotFound, RunRefused
 from orchestrator.surfaces.event_lines import event_line
-from orchestrator.surfaces.mcp.answers import run_answer
+from orchestrator.surfaces.mcp.answers.answer import run_answer
 from orchestrator.surfaces.mcp.arguments import OptionalFlag, WhoCalls
 from orchestrator.surfaces.mcp.forms import (
     PersonAsked,
@@ -182,7 +183,7 @@ class TaskExtension(Extension):
         if view.asks:
             said = _text(run_answer(view))
         elif view.status in FINAL:
-            said = f"{view.agent} {view.status} ({view.reason})"
+            said = f"{view.agent} {ended_as(view.status, view.reason)}"
         else:
             said = last or f"{view.agent} is {view.status}"
         if status == "cancelled":
@@ -232,7 +233,10 @@ def _response(asked: PersonAsked, given: object) -> Response | None:
     try:
         return response_to(asked, given)
     except ValidationError as exc:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors())
+        wrong = "; ".join(
+            f"{'.'.join(map(str, e['loc']))} {requirement(e['type'], e['msg'])}"
+            for e in exc.errors()
+        )
         said = f"the response to {form_key(asked)!r} does not fit what was asked: {wrong}"
         raise MCPError(code=t.INVALID_PARAMS, message=said) from exc
 

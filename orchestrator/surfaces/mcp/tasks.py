@@ -19,25 +19,25 @@ from orchestrator.engine.tasks.task_book import named_statuses
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.surfaces.event_lines import event_line
-from orchestrator.surfaces.mcp.answers import (
+from orchestrator.surfaces.mcp.answers.answer import (
     RunAnswer,
     TasksAnswer,
     details,
+    details_answer,
     errors_as_answers,
     listed,
     plain,
     run_answer,
     tasks_answer,
-    tasks_table,
     without_empty,
 )
+from orchestrator.surfaces.mcp.answers.lines import tasks_table
 from orchestrator.surfaces.mcp.arguments import (
     MAX_IDS,
     OptionalFlag,
     OptionalText,
     WhoCalls,
     asked_task,
-    check_known,
     named_tasks,
     strict,
 )
@@ -64,17 +64,11 @@ TaskId = Annotated[str, Field(description="As run_subagent or get_all_tasks tell
 
 def task_tools(service: Service, tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> list[Tool]:
     """All of them, for the runs of the caller."""
-    looks = t.ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    acts = t.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
-    ends = t.ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     several = _several(service, tasks, waiting, who_calls)
     one = _one(service, tasks, who_calls)
     talk = _talk(tasks, waiting, who_calls)
-    annotations = {"run_subagents": acts, "cancel_task": ends, **dict.fromkeys(talk, acts)}
     return [
-        strict(
-            Tool.from_function(function, name, annotations=annotations.get(name, looks), meta=BIG)
-        )
+        strict(Tool.from_function(function, name, meta=BIG))
         for name, function in {**several, **one, **talk}.items()
     ]
 
@@ -100,7 +94,7 @@ def _several(
         if isinstance(found, t.InputRequiredResult):
             return found
         ids = {name: view.run_id for name, view in zip(batch.names, found, strict=True)}
-        return tasks_answer(found, ids=ids)
+        return tasks_answer(found, ids)
 
     async def _start(batch: Batch, caller: str, listener: Listener) -> list[str]:
         """All of them or none: what has begun is ended when another one cannot."""
@@ -111,7 +105,7 @@ def _several(
                 session=each.session,
                 after=tuple(made[before].run_id for before in each.depends_on),
             )
-            check_known(service, made[name])
+            await service.check_known(made[name])
         started: list[str] = []
         try:
             for task in made.values():
@@ -173,9 +167,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         """Tell all that is known of a task: its result, what it waits for, what it has said."""
         caller = who_calls()
         view = await tasks.book.view(await tasks.book.newest(task_id, caller), caller)
-        answer = run_answer(view)
-        found = await all_details(service, view)
-        return t.CallToolResult(content=answer.content, structured_content=found)
+        return details_answer(view, await all_details(service, view))
 
     @errors_as_answers
     async def get_logs(
@@ -197,7 +189,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
                 break
             shown.append(event)
         more = len(shown) < len(events)
-        line = "\n".join(_line(event.kind, event.text) for event in shown)
+        line = "\n".join(_line(event, view.created) for event in shown)
         said = [event.model_dump(include={"seq", "at", "kind", "text"}) for event in shown]
         document = {
             "run_id": run_id,
@@ -206,7 +198,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
             "cursor": shown[-1].seq if shown else cursor or 0,
             "more": more,
         }
-        where = f"cursor {document['cursor']}{', and more' * more}"
+        where = f"{view.status}, cursor {document['cursor']}{', and more' * more}"
         return plain(f"{line}\n({where})" if line else f"(nothing new, {where})", document)
 
     @errors_as_answers
@@ -217,7 +209,7 @@ def _one(service: Service, tasks: Tasks, who_calls: WhoCalls) -> dict[str, Any]:
         said = f"{view.agent} {view.run_id}: {view.status}"
         if view.status not in FINAL:
             said += "; it is about to end, and wait_for_tasks tells when it has"
-        return plain(said, details(view))
+        return details_answer(view, details(view), head=said)
 
     return {"get_task_details": get_task_details, "get_logs": get_logs, "cancel_task": cancel_task}
 
@@ -304,6 +296,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
     return {"reply_subagent": reply_subagent, "resume_subagent_task": resume_subagent_task}
 
 
-def _line(kind: str, text: str) -> str:
-    line = event_line(kind, text)
-    return f"{line.label}: {line.text}" if line.text else line.label
+def _line(event: Event, began: float) -> str:
+    line = event_line(event.kind, event.text)
+    said = f"{line.label}: {line.text}" if line.text else line.label
+    return f"{event.seq} {event.at - began:.1f} s {said}"

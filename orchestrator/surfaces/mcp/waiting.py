@@ -23,13 +23,15 @@ from pydantic import ValidationError
 from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
+from orchestrator.engine.live import CANCELLED
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.news import wait_for_news
 from orchestrator.engine.tasks.task_book import TaskView, Until
-from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.engine.tasks.tasks import CONNECTION_CLOSED, Tasks
 from orchestrator.errors import OrchestratorError, RunRefused
-from orchestrator.surfaces.mcp.answers import run_answer
+from orchestrator.surfaces.event_lines import event_line
+from orchestrator.surfaces.mcp.answers.answer import run_answer
 from orchestrator.surfaces.mcp.client_window import window_seconds
 from orchestrator.surfaces.mcp.forms import (
     PersonAsked,
@@ -42,7 +44,7 @@ from orchestrator.surfaces.mcp.forms import (
     response_to,
 )
 from orchestrator.surfaces.mcp.notices import is_modern
-from orchestrator.surfaces.text import LINE_CHARS, one_line
+from orchestrator.surfaces.text import LINE_CHARS
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +123,8 @@ class Waiting:
         """A call has come; if it comes again with a person's answer, that is delivered."""
         client = ctx.session.client_params
         name = client.client_info.name if client is not None else ""
-        seconds = window_seconds(name, self._override)
+        version = client.client_info.version if client is not None else ""
+        seconds = window_seconds(name, self._override, version)
         now = anyio.current_time()
         wait = Wait(ctx, caller, now + seconds, gives_up=now + max(seconds, START_SECONDS))
         if ctx.request_state is not None:
@@ -153,7 +156,7 @@ class Waiting:
                 views = await progress.during(wait.ctx, self._started(wait, start, progress.add))
                 return await self._with_answers(wait, views, "all", progress)
             except anyio.get_cancelled_exc_class():  # a client that takes back a call ends its runs
-                await self.end(wait.runs, wait.caller)
+                await self.end(wait.runs, wait.caller, _taken_back(wait.ctx))
                 raise
 
     async def follow(self, wait: Wait, runs: Sequence[str], *, until: Until = "all") -> Followed:
@@ -193,12 +196,12 @@ class Waiting:
             views = await progress.during(wait.ctx, self._settled(wait, runs, until))
         return views
 
-    async def end(self, runs: Sequence[str], caller: str) -> None:
+    async def end(self, runs: Sequence[str], caller: str, why: str = CANCELLED) -> None:
         """Cancel runs, all at once, even if we are cancelled ourselves."""
 
         async def cancel(run_id: str) -> None:
             try:
-                await self._tasks.cancel(run_id, caller)
+                await self._tasks.cancel(run_id, caller, why=why)
             except OrchestratorError as exc:
                 log.warning("run %s is not cancelled: %s", run_id, exc)
 
@@ -265,6 +268,13 @@ class Waiting:
             log.info("a person's answer is not used: %s", exc)
 
 
+def _taken_back(ctx: Call) -> str:
+    """Why a call is cancelled: over HTTP, clients of the newer era say so by hanging up."""
+    request = ctx.request_context
+    over_http = getattr(request.request, "headers", None) is not None
+    return CONNECTION_CLOSED if over_http and is_modern(request) else CANCELLED
+
+
 def _to_be_asked(asked: PersonAsked, runs: Sequence[str]) -> t.InputRequiredResult:
     state = Round(runs=tuple(runs), run_id=asked.run_id, key=form_key(asked))
     return t.InputRequiredResult(
@@ -289,8 +299,9 @@ class ProgressLines:
 
     def add(self, event: Event) -> None:
         """Take note of an event of a run, which may outlast the call."""
+        line = event_line(event.kind, event.text)
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._send.send_nowait(f"{event.kind}: {one_line(event.text)}"[:LINE_CHARS])
+            self._send.send_nowait(f"{line.label}: {line.text}"[:LINE_CHARS])
 
     async def during(self, ctx: Call, work: Awaitable[T]) -> T:
         """Wait for something, and tell the client a line at least every few seconds."""

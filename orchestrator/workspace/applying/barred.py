@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from orchestrator.domain.tool_server import SERVER_NAME, SERVERS
 from orchestrator.workspace.changes.collected import Change, Changes
 from orchestrator.workspace.git.named import named_by_git
-from orchestrator.workspace.ours import (
-    AGENT_NAME,
-    SERVER_NAME,
-    SERVERS,
-    is_ours,
-)
+from orchestrator.workspace.ours import AGENT_NAME, is_ours
 from orchestrator.workspace.paths import FILE, Root, parents, plain_parts
 from orchestrator.workspace.reading.pack import shown
 from orchestrator.workspace.survey import agent_above, describes_agent
+
+PERSONA_BYTES = 1024 * 1024
+"""Of a YAML file that is searched: a longer one is no agent."""
 
 YOURSELF = "take what you want of it from `orchestrator show RUN --patch` yourself"
 
@@ -68,6 +67,10 @@ def _ours(changes: Changes, tree: Root) -> Iterator[tuple[str, str]]:
             return True
         return _is_agent_here(tree, f"{folder}/{AGENT_NAME}" if folder else AGENT_NAME)
 
+    @cache
+    def holds_agents(folder: str) -> bool:
+        return any(is_home(f"{folder}/{name}".lstrip("/")) for name in _names(tree, folder))
+
     for change in changes.changes:
         homes = [folder for folder in ("", *parents(change.path)) if is_home(folder)]
         if is_ours(change.path, homes):
@@ -78,8 +81,34 @@ def _ours(changes: Changes, tree: Root) -> Iterator[tuple[str, str]]:
             ):
                 continue  # a page of documentation that is called so
             yield change.path, "is a file of an orchestrator's, which no agent may write"
-        elif change.new.kind == "symlink" and _is_among_agents(tree, change.path, is_home):
+            continue
+        folder = change.path.rpartition("/")[0]
+        if change.new.kind == "symlink" and holds_agents(folder):
             yield change.path, "is a link among agents, where no agent may add one"
+        elif _is_other_agent(changes, change, tree):
+            # An agents directory of another name is known by the agents that are in it.
+            usual = [each for each in parents(change.path) if plain_parts(each)[-1] == "agents"]
+            if any(map(holds_agents, (folder, *usual))):
+                yield change.path, "is an agent, among others, which no agent may write"
+
+
+def _is_other_agent(changes: Changes, change: Change, tree: Root) -> bool:
+    """Whether an agent file of another program, which is read among agents, is made or changed."""
+    name = plain_parts(change.path)[-1]
+    if name.endswith(".md"):
+        return _agent(changes, change) or _is_agent_here(tree, change.path)
+    return name.endswith(".yaml") and (
+        _is_persona(lambda: os.open(changes.object_path(change.new.sha256), FILE))
+        or _is_persona(lambda: tree.open_file(change.path))
+    )
+
+
+def _is_persona(opener: Callable[[], int]) -> bool:
+    try:
+        with open(opener(), "rb") as file:
+            return b"persona" in file.read(PERSONA_BYTES)
+    except OSError:
+        return False
 
 
 def _agent(changes: Changes, change: Change) -> bool:
@@ -92,14 +121,12 @@ def _is_agent_here(tree: Root, path: str) -> bool:
     return describes_agent(lambda: tree.open_file(path))
 
 
-def _is_among_agents(tree: Root, path: str, is_home: Callable[[str], bool]) -> bool:
-    folder = path.rpartition("/")[0]
+def _names(tree: Root, folder: str) -> list[str]:
     try:
-        with tree.parent(path) as (fd, _):
-            names = os.listdir(fd)
+        with tree.parent(f"{folder}/x" if folder else "x") as (fd, _):
+            return os.listdir(fd)
     except OSError:
-        return False
-    return any(is_home(f"{folder}/{name}" if folder else name) for name in names)
+        return []
 
 
 def _is_there(tree: Root, path: str) -> bool:

@@ -2,42 +2,54 @@
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Mapping
+from pathlib import Path
 
+from orchestrator.errors import MountRefused
 from orchestrator.workspace.acts import NPM, npm_part, why_it_acts
 from orchestrator.workspace.changes.collected import Change, Changes
 from orchestrator.workspace.changes.patch import open_new
-from orchestrator.workspace.paths import Root, parents
+from orchestrator.workspace.linked import LinkedNames
+from orchestrator.workspace.paths import Root
 from orchestrator.workspace.reading.tree import Snapshot
+from orchestrator.workspace.survey import survey
 
 MAX_NPM_BYTES = 1024 * 1024
 """A longer package.json counts as a whole."""
 
-MAX_LINK_HOPS = 10
-"""Links to links that are followed to where something acts."""
 
+def with_acting(changes: Changes, snapshot: Snapshot, *, at_work: bool = False) -> Changes:
+    """The changes, with those told apart that act, also by way of links. Blocks.
 
-def with_acting(changes: Changes, snapshot: Snapshot) -> Changes:
-    """The changes, with those told apart that act, also by way of a link elsewhere. Blocks."""
-    links = {path: e.target for path, e in snapshot.entries.items() if e.kind == "symlink"}
+    Links that are not copied (git ignores them) count as well, unless the agent is `at_work`: then
+    it is only what is saved meanwhile.
+    """
+    if not changes.changes:
+        return changes
+    links = {} if at_work else _links_there(changes.root)
+    links |= {path: e.target for path, e in snapshot.entries.items() if e.kind == "symlink"}
     for change in changes.changes:
         if change.new.kind == "symlink":
             links[change.path] = change.new.target
         else:
             links.pop(change.path, None)
-    places = _acting_places(links)
-    led = {}
-    for change in changes.changes if places else ():
-        for path in (change.path, *parents(change.path)):
-            if path in places:
-                led[change.path] = places[path]
-    found = changes.model_copy(update={"acting": led})
+    names = LinkedNames(links, changes.root)
+    led = {
+        change.path: names.why_it_acts(change.path, is_link=change.new.kind == "symlink")
+        for change in changes.changes
+    }
+    found = changes.model_copy(update={"acting": {path: why for path, why in led.items() if why}})
     try:
         with Root(changes.root) as tree:
             return found.model_copy(update={"acting": acting_files(found, tree)})
     except OSError:
         return found.model_copy(update={"acting": acting_files(found, None)})
+
+
+def _links_there(root: Path) -> dict[str, str]:
+    try:
+        return survey(root).links
+    except (MountRefused, OSError):
+        return {}  # too large to be looked through
 
 
 def acting_files(changes: Changes, tree: Root | None) -> dict[str, str]:
@@ -50,21 +62,6 @@ def acting_files(changes: Changes, tree: Root | None) -> dict[str, str]:
         if why and not (why == NPM and _runs_the_same(changes, change, tree)):
             found[change.path] = why
     return found
-
-
-def _acting_places(links: Mapping[str, str]) -> dict[str, str]:
-    """Where links lead that act by their own names, and how."""
-    places: dict[str, str] = {}
-    for link in links:
-        why, at = why_it_acts(link), link
-        for _ in range(MAX_LINK_HOPS if why else 0):
-            at = posixpath.normpath(posixpath.join(posixpath.dirname(at), links[at]))
-            if at.startswith(("/", "../")) or at in ("..", "."):
-                break
-            places[at] = why
-            if at not in links:
-                break
-    return places
 
 
 def _runs_the_same(changes: Changes, change: Change, tree: Root | None) -> bool:

@@ -21,6 +21,9 @@ from orchestrator.workspace.reading.pack import TreeEntry
 
 MANIFEST = "manifest.json"
 PATCH = "changes.patch"
+UTF8_PATCH = "changes.utf8.patch"
+"""The same where the former is no UTF-8 text, which a result must be: with what is of another
+encoding as git writes binary files."""
 OBJECTS = "objects"
 
 
@@ -83,6 +86,8 @@ class Changes(Frozen):
     changes: tuple[Change, ...] = ()
     warnings: tuple[str, ...] = ()
     """What of it could not be kept, and why."""
+    by_products: tuple[str, ...] = ()
+    """What of it stays behind as it should: directories that .gitignore names."""
     acting: dict[str, str] = {}
     """Those that act on this machine when a person or a tool uses the directory, and how."""
     complete: bool = True
@@ -100,6 +105,12 @@ class Changes(Frozen):
     def patch_path(self) -> Path | None:
         """The same as a diff that `git apply` takes in the workspace."""
         return None if self.patch_bytes is None else self.folder / PATCH
+
+    @property
+    def utf8_patch_path(self) -> Path | None:
+        """The same as text, whatever the files are."""
+        other = self.folder / UTF8_PATCH
+        return other if self.patch_bytes is not None and other.exists() else self.patch_path
 
     def object_path(self, sha256: str) -> Path:
         return self.folder / OBJECTS / sha256

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from orchestrator.workspace.box import Odd
 from orchestrator.workspace.changes.collected import Change, State, taken_mode
@@ -37,7 +38,10 @@ REASONS = {
     "long": "since its name is too long",
     "special": "special files",
     "unreadable": "could not be read",
+    "ignored": "since .gitignore names it",
 }
+
+BY_PRODUCT = "as .gitignore says"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Listing:
         self.found: dict[str, FoundEntry] = {}
         self.deleted: set[str] = set()
         self.left_out = LeftOut()
+        self.by_products = LeftOut()
+        """Directories that .gitignore names: nothing that needs a warning."""
         self.too_many = False
         self._bytes = 0
 
@@ -110,9 +116,7 @@ class Listing:
 
     def check(self) -> None:
         """Odd unless everything is in a directory; drops what .gitignore names or git owns."""
-        dropped = {path for path in self.found if self._unwanted(path)}
-        for path in dropped:
-            del self.found[path]
+        self._drop_by_products()
         self._drop_repositories()
         for path in (*self.found, *self._kept()):
             parent = path.rpartition("/")[0]
@@ -125,11 +129,66 @@ class Listing:
         self.found.clear()
         self.deleted.clear()
 
-    def _unwanted(self, path: str) -> bool:
+    def _drop_by_products(self) -> None:
+        """Leave out what .gitignore names, new, changed or gone; git would not see it either."""
+        dropped = {path for path in self.found if self._is_by_product(path)}
+        dropped |= self._left_empty(dropped)
+        for path in sorted({self._outermost(path, dropped) for path in dropped}):
+            if path not in self.found or self.found[path].kind == "dir":
+                self.by_products.add(BY_PRODUCT, path)
+            else:  # whoever asked for it will look for it
+                self.left_out.add(REASONS["ignored"], path)
+        for path in dropped:
+            del self.found[path]
+        for path in [path for path in self.deleted if self._was_by_product(path)]:
+            above = parents(path)
+            # In the place of a directory that is something else by now, nothing can stay.
+            if all(each not in self.found or self.found[each].kind == "dir" for each in above):
+                self.deleted.difference_update((path, *above))
+
+    def _is_by_product(self, path: str) -> bool:
+        if path in self.snapshot.entries:
+            return self._was_by_product(path)
         ignore = self.snapshot.ignore
-        if ignore is None or path in self.snapshot.entries:
+        if ignore is None:
             return False
         return ignore.ignored_anywhere(path, folder=self.found[path].kind == "dir")
+
+    def _was_by_product(self, path: str) -> bool:
+        """Of something that was copied: where it is not known what git tracks, it may be more."""
+        ignore, is_folder = self.snapshot.ignore, self.snapshot.entries[path].kind == "dir"
+        if ignore is None or not ignore.ignored_anywhere(path, folder=is_folder):
+            return False
+        return path in (self._untracked_folders if is_folder else self.snapshot.untracked)
+
+    @cached_property
+    def _untracked_folders(self) -> frozenset[str]:
+        """Directories of which it is known that git tracks nothing in them."""
+        tracked: set[str] = set()
+        for path, entry in self.snapshot.entries.items():
+            if entry.kind != "dir" and path not in self.snapshot.untracked:
+                tracked.update(parents(path))
+        return frozenset(
+            {above for path in self.snapshot.untracked for above in parents(path)} - tracked
+        )
+
+    def _outermost(self, path: str, dropped: set[str]) -> str:
+        """The directory that .gitignore names and that a path is in; or the path itself."""
+        ignore = self.snapshot.ignore
+        for each in parents(path):
+            if each in dropped or (ignore and ignore.ignored_anywhere(each, folder=True)):
+                return each
+        return path
+
+    def _left_empty(self, dropped: set[str]) -> set[str]:
+        """New directories that hold nothing but by-products."""
+        kept = {above for path in self.found if path not in dropped for above in parents(path)}
+        holds = {above for path in dropped for above in parents(path)}
+        return {
+            path
+            for path in holds - kept
+            if path in self.found and path not in self.snapshot.entries
+        }
 
     def _drop_repositories(self) -> None:
         """Leave out what would be git's own, though nothing is called .git: of a repository that

@@ -7,10 +7,12 @@ change, and no configuration but ours.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
+import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +22,7 @@ import anyio.to_thread
 from orchestrator.domain.container import File, Launch
 from orchestrator.errors import OrchestratorError
 from orchestrator.workspace.box import Box, Chunks, Odd, Reader, nothing, talk
-from orchestrator.workspace.changes.collected import PATCH, Change, Changes, State
+from orchestrator.workspace.changes.collected import PATCH, UTF8_PATCH, Change, Changes, State
 from orchestrator.workspace.paths import FILE, Root
 from orchestrator.workspace.reading.pack import BATCH, shown
 
@@ -76,24 +78,30 @@ def without_patch(changes: Changes, why: str) -> Changes:
 async def _make(box: Box, changes: Changes, repository: str) -> int:
     settings = {**ENVIRONMENT, "GIT_DIR": repository}
     make = ("git", "init", "--quiet", "--bare", "--template=", repository)
-    attributes = File(path=f"{repository}/info/attributes", content=b"* !diff !text !eol\n")
-    parts: list[bytes] = []
+    no_text: set[str] = set()
 
-    async def keep(reader: Reader) -> None:
-        await reader.all_of(parts, MAX_PATCH_BYTES)
+    async def diff(rules: bytes, name: str) -> int:
+        parts: list[bytes] = []
+
+        async def keep(reader: Reader) -> None:
+            await reader.all_of(parts, MAX_PATCH_BYTES)
+
+        argv = (*DIFF, _renames(changes), "refs/heads/old", "refs/heads/new")
+        placed = File(path=f"{repository}/info/attributes", content=rules)
+        launch = Launch(argv=argv, env=settings, files=(placed,))
+        await talk(box, launch, no_input(), keep)
+        return await anyio.to_thread.run_sync(_write, changes.folder / name, parts)
 
     try:
         await talk(box, Launch(argv=make, env=ENVIRONMENT), no_input(), nothing)
-        add = Launch(
-            argv=("git", "fast-import", "--quiet", "--done"), env=settings, files=(attributes,)
-        )
-        await talk(box, add, import_stream(changes), nothing)
-        diff = (*DIFF, _renames(changes), "refs/heads/old", "refs/heads/new")
-        await talk(box, Launch(argv=diff, env=settings), no_input(), keep)
+        add = Launch(argv=("git", "fast-import", "--quiet", "--done"), env=settings)
+        await talk(box, add, import_stream(changes, no_text), nothing)
+        if no_text:
+            await diff(attributes(no_text), UTF8_PATCH)
+        return await diff(attributes(()), PATCH)
     finally:
         with anyio.move_on_after(TIDY_SECONDS, shield=True):
             await talk(box, Launch(argv=("rm", "-rf", repository)), no_input(), nothing)
-    return await anyio.to_thread.run_sync(_write, changes.folder / PATCH, parts)
 
 
 def _renames(changes: Changes) -> str:
@@ -117,8 +125,26 @@ def no_input() -> Chunks:
     yield from ()
 
 
-def import_stream(changes: Changes) -> Chunks:
-    """Two commits for `git fast-import`: what was touched, as it was and as it is.
+def attributes(no_text: Collection[str]) -> bytes:
+    """What git is told of the files: nothing that is said in them counts, and these are no text."""
+    lines = [b"* !diff !text !eol\n"]
+    for path in sorted(no_text):
+        pattern = re.sub(r"([*?\[\\])", r"\\\1", f"/{path}")
+        lines.append(b"%s -diff\n" % _quoted(pattern))
+    return b"".join(lines)
+
+
+def is_text(content: bytes) -> bool:
+    """Whether it can be shown in a patch that is UTF-8."""
+    try:
+        return b"\0" not in content and bool(content.decode() or True)
+    except UnicodeDecodeError:
+        return False
+
+
+def import_stream(changes: Changes, no_text: set[str]) -> Chunks:
+    """Two commits for `git fast-import`: what was touched, as it was and as it is. Paths of what is
+    not UTF-8 are added to `no_text`.
 
     Unmade if the workspace is not what the snapshot says any more: a patch against that would be
     of no use.
@@ -129,18 +155,16 @@ def import_stream(changes: Changes) -> Chunks:
         buffer += _commit("old", 1)
         for change in told:
             if _in_git(change.old):
-                yield from _add(
-                    buffer, change.path, change.old, partial(root.open_file, change.path)
-                )
+                old = partial(root.open_file, change.path)
+                yield from _add(buffer, change.path, change.old, old, no_text)
         buffer += _commit("new", 2) + b"from :1\n"
         for change in told:
             if _in_git(change.old) and not _in_git(change.new):
                 buffer += b"D %s\n" % _quoted(change.path)
         for change in told:
             if _in_git(change.new):
-                yield from _add(
-                    buffer, change.path, change.new, partial(open_new, changes, root, change)
-                )
+                new = partial(open_new, changes, root, change)
+                yield from _add(buffer, change.path, change.new, new, no_text)
     buffer += b"done\n"
     yield bytes(buffer)
 
@@ -157,14 +181,16 @@ def open_new(changes: Changes, root: Root, change: Change) -> int:
     return os.open(kept, FILE)
 
 
-def _add(buffer: bytearray, path: str, state: State, opener: Callable[[], int]) -> Iterator[bytes]:
+def _add(
+    buffer: bytearray, path: str, state: State, opener: Callable[[], int], no_text: set[str]
+) -> Iterator[bytes]:
     if state.kind == "symlink":
         target = state.target.encode()
         buffer += b"M 120000 inline %s\ndata %d\n%s\n" % (_quoted(path), len(target), target)
         return
     mode = b"100755" if state.mode & 0o100 else b"100644"
     buffer += b"M %s inline %s\ndata %d\n" % (mode, _quoted(path), state.size)
-    sha, size = hashlib.sha256(), 0
+    sha, size, decoder = hashlib.sha256(), 0, codecs.getincrementaldecoder("utf-8")()
     try:
         fd = opener()
     except OSError as exc:
@@ -175,6 +201,8 @@ def _add(buffer: bytearray, path: str, state: State, opener: Callable[[], int]) 
             size += len(data)
             if size > state.size:
                 break
+            if path not in no_text and not _goes_on(decoder, data):
+                no_text.add(path)
             buffer += data
             if len(buffer) >= BATCH:
                 yield bytes(buffer)
@@ -183,7 +211,17 @@ def _add(buffer: bytearray, path: str, state: State, opener: Callable[[], int]) 
         os.close(fd)
     if (size, sha.hexdigest()) != (state.size, state.sha256):
         raise Unmade(moved(path))
+    if path not in no_text and not _goes_on(decoder, b"", last=True):
+        no_text.add(path)
     buffer += b"\n"
+
+
+def _goes_on(decoder: codecs.IncrementalDecoder, data: bytes, *, last: bool = False) -> bool:
+    try:
+        decoder.decode(data, last)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def moved(path: str) -> str:

@@ -6,23 +6,30 @@ write a patch that does not tell what the changes are.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
+import string
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import takewhile
 
 from orchestrator.domain.container import MIB
-from orchestrator.workspace.changes.collected import PATCH, Changes, State
-from orchestrator.workspace.changes.patch import Unmade, moved, open_new, without_patch
+from orchestrator.workspace.changes.collected import PATCH, UTF8_PATCH, Changes, State
+from orchestrator.workspace.changes.patch import Unmade, is_text, moved, open_new, without_patch
 from orchestrator.workspace.paths import Root
-from orchestrator.workspace.reading.pack import shown
 
 PLAIN_PATCH_BYTES = 8 * MIB
 """Of all contents, old and new; of more there is a patch when the run has ended."""
 
 CONTEXT = 3
 """Lines around a change."""
+
+BINARY_LINE = 52
+"""Bytes of a binary patch in one line, whose first letter says how many they are."""
+
+LINE_LENGTHS = (string.ascii_uppercase + string.ascii_lowercase).encode()
 
 LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
@@ -37,6 +44,7 @@ def write_plain_patch(changes: Changes) -> Changes:
     except (Unmade, OSError) as exc:
         return without_patch(changes, str(exc))
     (changes.folder / PATCH).write_bytes(patch)
+    (changes.folder / UTF8_PATCH).unlink(missing_ok=True)
     return changes.model_copy(update={"patch_bytes": len(patch)})
 
 
@@ -66,8 +74,6 @@ def _file(path: str, state: State, opener: Callable[[], int]) -> PatchFile | Non
         raise Unmade(moved(path)) from exc
     if hashlib.sha256(content).hexdigest() != state.sha256:
         raise Unmade(moved(path))
-    if b"\0" in content:
-        raise Unmade(f"{shown(path)} is not text")
     return b"100755" if state.mode & 0o100 else b"100644", content
 
 
@@ -83,7 +89,12 @@ def _diff(path: str, old: PatchFile | None, new: PatchFile | None) -> Iterator[b
     elif old is not None and new is not None and old[0] != new[0]:
         yield b"old mode %s\nnew mode %s\n" % (old[0], new[0])
     was, now = old[1] if old else b"", new[1] if new else b""
-    if was != now:
+    if was != now and not (is_text(was) and is_text(now)):
+        ids = (_git_id(old), _git_id(new))
+        kept = b" " + new[0] if old and new and old[0] == new[0] else b""
+        yield b"index %s..%s%s\nGIT binary patch\n" % (*ids, kept)
+        yield from (*_literal(now), *_literal(was))
+    elif was != now:
         nothing = b"/dev/null"
         yield b"--- %s\n+++ %s\n" % (before if old else nothing, after if new else nothing)
         yield from _hunk(LINE.findall(was), LINE.findall(now))
@@ -103,6 +114,24 @@ def _hunk(old: list[bytes], new: list[bytes]) -> Iterator[bytes]:
         for line in lines:
             whole = line.endswith(b"\n")
             yield sign + line + (b"" if whole else b"\n\\ No newline at end of file\n")
+
+
+def _git_id(file: PatchFile | None) -> bytes:
+    """By which git knows what to put a binary patch on."""
+    if file is None:
+        return b"0" * 40
+    head = b"blob %d\0" % len(file[1])
+    return hashlib.sha1(head + file[1], usedforsecurity=False).hexdigest().encode()
+
+
+def _literal(content: bytes) -> Iterator[bytes]:
+    """A whole content, as git writes it: so many bytes, deflated, in lines of base 85."""
+    yield b"literal %d\n" % len(content)
+    packed = zlib.compress(content)
+    for at in range(0, len(packed), BINARY_LINE):
+        part = packed[at : at + BINARY_LINE]
+        yield LINE_LENGTHS[len(part) - 1 : len(part)] + base64.b85encode(part, pad=True) + b"\n"
+    yield b"\n"
 
 
 def _alike(old: Iterable[bytes], new: Iterable[bytes]) -> int:

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from orchestrator.domain import Frozen
 from orchestrator.workspace.git.config import read_config, safe_config, without_any_credentials
-from orchestrator.workspace.paths import FILE, FOLDER, open_real
+from orchestrator.workspace.git.index import tracked_paths
+from orchestrator.workspace.paths import FILE, FOLDER, Root
 from orchestrator.workspace.reading.pack import Packer, shown
 
 MAX_POINTER_BYTES = 8192
 MAX_CONFIG_BYTES = 1024 * 1024
+MAX_INDEX_BYTES = 64 * 1024 * 1024
 MAX_ALTERNATES = 8
 """Other repositories whose objects one may borrow."""
 
@@ -53,24 +55,25 @@ class GitDir(Frozen):
     shared: Path
 
 
-def find_git_dir(place: Path, root: Path, allowed: Allowed) -> GitDir | str:
+def find_git_dir(root: Root, path: str, allowed: Allowed) -> GitDir | str:
     """What a .git (no symbolic link) below `root` stands for; a sentence if it cannot be used."""
-    if place.is_dir():
+    place = root.path / path
+    if _is_folder(root, place):
         return GitDir(own=place, shared=place)
-    named = _first_line(place)
+    named = _first_line(root, place)
     if not named.startswith("gitdir:"):
         return "it is neither a directory nor the name of one"
     try:
         own = (place.parent / named.removeprefix("gitdir:").strip()).resolve(strict=True)
-        common = _first_line(own / "commondir")
+        common = _first_line(root, own / "commondir")
         shared = (own / common).resolve(strict=True) if common else own
     except (OSError, RuntimeError, ValueError):
         return "it names a git directory that is not there"
-    outside = [folder for folder in (own, shared) if not folder.is_relative_to(root)]
+    outside = [folder for folder in (own, shared) if not folder.is_relative_to(root.path)]
     for folder in outside:
         if not allowed(folder):
             return f"its git directory {folder} may not be shown to agents"
-    if outside and not _points_back(own, shared, place):
+    if outside and not _points_back(root, own, shared, place):
         return (
             f"its git directory {own} does not name it in turn; if it was moved, "
             "`git worktree repair` mends that"
@@ -78,13 +81,13 @@ def find_git_dir(place: Path, root: Path, allowed: Allowed) -> GitDir | str:
     return GitDir(own=own, shared=shared)
 
 
-def _points_back(own: Path, shared: Path, place: Path) -> bool:
+def _points_back(root: Root, own: Path, shared: Path, place: Path) -> bool:
     if shared != own:
-        back = _first_line(own / "gitdir")
+        back = _first_line(root, own / "gitdir")
         return own.parent == shared / "worktrees" and _same(own / back, place)
     settings = [
-        *read_config(_text(own / "config", MAX_CONFIG_BYTES)),
-        *read_config(_text(own / "config.worktree", MAX_CONFIG_BYTES)),
+        *read_config(_text(root, own / "config", MAX_CONFIG_BYTES)),
+        *read_config(_text(root, own / "config.worktree", MAX_CONFIG_BYTES)),
     ]
     trees = [s.value for s in settings if (s.section, s.key) == ("core", "worktree")]
     return bool(trees) and _same(own / trees[-1], place.parent)
@@ -97,21 +100,21 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def pack_git(packer: Packer, root: Path, path: str, allowed: Allowed) -> Iterator[bytes]:
+def pack_git(packer: Packer, root: Root, path: str, allowed: Allowed) -> Iterator[bytes]:
     """Put a git directory of its own at `path`, which holds no way out of the copy."""
-    found = find_git_dir(root / path, root, allowed)
+    found = find_git_dir(root, path, allowed)
     if isinstance(found, str):
         packer.left_out.add(f"since {found}", path)
         return
-    if not stat.S_ISREG(_mode(found.own / "HEAD")):
+    if not _is_file(root, found.own / "HEAD"):
         packer.left_out.add("since it is no git directory", path)
         return
-    config = read_config(_text(found.shared / "config", MAX_CONFIG_BYTES))
+    config = read_config(_text(root, found.shared / "config", MAX_CONFIG_BYTES))
     packer.folder(path, 0o755, track=False)
     packer.text(f"{path}/config", safe_config(config).encode(errors="replace"))
     packer.folder(f"{path}/info", 0o755, track=False)
-    packer.text(f"{path}/info/exclude", _text(found.shared / "info/exclude").encode())
-    copy = _Copy(packer, path)
+    packer.text(f"{path}/info/exclude", _text(root, found.shared / "info/exclude").encode())
+    copy = _Copy(packer, root, path)
     yield from copy.some(found.own, OWN_FILES, OWN_FOLDERS)
     if found.shared != found.own:
         for folder in ("logs", "refs"):
@@ -120,8 +123,25 @@ def pack_git(packer: Packer, root: Path, path: str, allowed: Allowed) -> Iterato
     for folder in ("objects", "refs"):
         copy.made(f"{path}/{folder}")
     yield from _borrowed(
-        copy, found.shared / "objects", lambda it: it.is_relative_to(root) or allowed(it)
+        copy, found.shared / "objects", lambda it: it.is_relative_to(root.path) or allowed(it)
     )
+
+
+def tracked_below(root: Root, path: str, allowed: Allowed) -> frozenset[str] | None:
+    """What the repository of a .git tracks, as paths below `root`; None if that is not known."""
+    found = find_git_dir(root, path, allowed)
+    if isinstance(found, str):
+        return None
+    try:
+        with os.fdopen(root.open_real(found.own / "index", FILE), "rb") as file:
+            data = file.read(MAX_INDEX_BYTES + 1)
+    except OSError:
+        return None
+    config = _text(root, found.shared / "config", MAX_CONFIG_BYTES)
+    sha256 = "objectformat" in config.lower() and "sha256" in config.lower()
+    tracked = tracked_paths(data, sha256=sha256) if len(data) <= MAX_INDEX_BYTES else None
+    folder = path.rpartition("/")[0]
+    return tracked if tracked is None or not folder else frozenset(f"{folder}/{t}" for t in tracked)
 
 
 def _borrowed(copy: _Copy, objects: Path, allowed: Allowed) -> Iterator[bytes]:
@@ -129,7 +149,7 @@ def _borrowed(copy: _Copy, objects: Path, allowed: Allowed) -> Iterator[bytes]:
     waiting, seen = [objects], {objects}
     while waiting:
         at = waiting.pop()
-        for line in _text(at / "info/alternates").splitlines():
+        for line in _text(copy.root, at / "info/alternates").splitlines():
             if not line or line.startswith("#"):
                 continue
             try:
@@ -150,8 +170,9 @@ def _borrowed(copy: _Copy, objects: Path, allowed: Allowed) -> Iterator[bytes]:
 class _Copy:
     """Directories of the host, one over another: what came first stays."""
 
-    def __init__(self, packer: Packer, path: str) -> None:
+    def __init__(self, packer: Packer, root: Root, path: str) -> None:
         self.packer = packer
+        self.root = root
         self.path = path
         self._seen: set[str] = set()
 
@@ -162,7 +183,7 @@ class _Copy:
 
     def some(self, source: Path, files: frozenset[str], folders: frozenset[str]) -> Iterator[bytes]:
         """What is named so, and nothing else."""
-        fd = open_real(source)
+        fd = self.root.open_real(source)
         try:
             for name in sorted(os.listdir(fd)):
                 if name in files or (name.startswith("sharedindex.") and "index" in files):
@@ -174,7 +195,7 @@ class _Copy:
 
     def folder(self, source: Path, path: str) -> Iterator[bytes]:
         try:
-            fd = open_real(source.parent)
+            fd = self.root.open_real(source.parent)
         except OSError:
             return
         try:
@@ -229,14 +250,14 @@ class _Copy:
         self.packer.text(path, without_any_credentials(data))
 
 
-def _first_line(path: Path) -> str:
-    return _text(path).partition("\n")[0].strip()
+def _first_line(root: Root, path: Path) -> str:
+    return _text(root, path).partition("\n")[0].strip()
 
 
-def _text(path: Path, most: int = MAX_POINTER_BYTES) -> str:
+def _text(root: Root, path: Path, most: int = MAX_POINTER_BYTES) -> str:
     """The beginning of a small file; empty if there is none."""
     try:
-        fd = open_real(path, FILE)
+        fd = root.open_real(path, FILE)
     except (OSError, ValueError):
         return ""
     try:
@@ -247,8 +268,20 @@ def _text(path: Path, most: int = MAX_POINTER_BYTES) -> str:
         os.close(fd)
 
 
-def _mode(path: Path) -> int:
+def _is_folder(root: Root, path: Path) -> bool:
+    return _is_there(root, path, FOLDER)
+
+
+def _is_file(root: Root, path: Path) -> bool:
+    return _is_there(root, path, FILE)
+
+
+def _is_there(root: Root, path: Path, flags: int) -> bool:
     try:
-        return path.lstat().st_mode
-    except OSError:
-        return 0
+        fd = root.open_real(path, flags)
+    except (OSError, ValueError):
+        return False
+    try:
+        return flags == FOLDER or stat.S_ISREG(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)

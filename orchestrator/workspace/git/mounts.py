@@ -88,7 +88,11 @@ def _outside(root: Path, allowed: Allowed) -> Iterator[Bind]:
             return
     except OSError:
         return
-    found = find_git_dir(place, root, allowed)
+    try:
+        with Root(root) as top:
+            found = find_git_dir(top, ".git", allowed)
+    except OSError:
+        return
     if isinstance(found, GitDir) and not found.shared.is_relative_to(root):
         if found.shared.is_relative_to(WORKSPACE):
             return  # the engine would make directories for it in the workspace itself

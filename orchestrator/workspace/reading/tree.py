@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import CopyRefused
-from orchestrator.workspace.git.directory import Allowed, pack_git
-from orchestrator.workspace.paths import FOLDER, MARKER, STAGE, Root, in_git, path_problem
+from orchestrator.workspace.git.directory import Allowed, pack_git, tracked_below
+from orchestrator.workspace.paths import (
+    FOLDER,
+    MARKER,
+    STAGE,
+    Root,
+    in_git,
+    parents,
+    path_problem,
+)
 from orchestrator.workspace.reading.ignore import Ignore
 from orchestrator.workspace.reading.pack import Packer, TreeEntry, record
 
@@ -32,6 +40,7 @@ class Snapshot:
     git_places: frozenset[str]
     """Where a .git is."""
     ignore: Ignore | None
+    """What .gitignore files said when it was copied; None of an older one that did not ask."""
     total_bytes: int
     total_count: int
     """Of all that was copied, git's files included."""
@@ -42,6 +51,8 @@ class Snapshot:
     """Of its changes, those up to then have been applied; what they made is in the entries."""
     applied: dict[str, float] = field(default_factory=dict)
     """When each path was last made different by what was applied."""
+    untracked: frozenset[str] = frozenset()
+    """Files and links that git does not track, where it is known what it does."""
 
     def records(self) -> Iterator[bytes]:
         """What the program inside compares the copy with."""
@@ -71,7 +82,8 @@ class TreeCopy:
         self.root = root
         self._identity = identity
         self._allowed = allowed
-        self._ignore = Ignore() if gitignore else None
+        self._ignore = Ignore()
+        self._leave_out = gitignore
         self._packer = Packer(self.root, limit_bytes)
         self._git_places: set[str] = set()
         self._marker = marker
@@ -89,7 +101,7 @@ class TreeCopy:
             self._packer.text(f"{MARKER}/.gitignore", self._marker)
         try:
             with opened:
-                yield from self._folder(opened.fd, "", 0)
+                yield from self._folder(opened, opened.fd, "", 0)
         except OSError as exc:
             raise CopyRefused(
                 f"{self.root} changed while it was copied, or cannot be read: {exc.strerror} "
@@ -108,12 +120,29 @@ class TreeCopy:
             total_count=packer.count,
             warnings=packer.left_out.sentences("the copy"),
             marker=self._marker,
+            untracked=self._untracked(),
         )
 
-    def _folder(self, fd: int, folder: str, depth: int) -> Iterator[bytes]:
+    def _untracked(self) -> frozenset[str]:
+        if not self._ignore.rules:
+            return frozenset()  # it decides only about what is ignored
+        try:
+            with Root(self.root, self._identity) as top:
+                repositories = {
+                    place.rpartition("/")[0]: tracked_below(top, place, self._allowed)
+                    for place in self._git_places
+                }
+        except OSError:  # it has just been moved
+            return frozenset()
+        known = {folder for folder, tracked in repositories.items() if tracked is not None}
+        files = {path for path, entry in self._packer.entries.items() if entry.kind != "dir"}
+        if known != {""} or len(repositories) > 1:
+            files = {path for path in files if _innermost(path, repositories) in known}
+        return frozenset(files.difference(*(each for each in repositories.values() if each)))
+
+    def _folder(self, top: Root, fd: int, folder: str, depth: int) -> Iterator[bytes]:
         packer = self._packer
-        if self._ignore is not None:
-            self._ignore.enter(folder, fd)
+        self._ignore.enter(folder, fd)
         with os.scandir(fd) as rows:
             entries = sorted(rows, key=lambda row: row.name)
         for row in entries:
@@ -130,23 +159,23 @@ class TreeCopy:
             elif row.name.startswith(STAGE):
                 packer.left_out.add(LEFT_BY_APPLY, path)
             elif in_git(path):
-                yield from self._git(path, row.name, status.st_mode)
-            elif self._ignore is None or not self._ignore.ignored(
+                yield from self._git(top, path, row.name, status.st_mode)
+            elif not self._leave_out or not self._ignore.ignored(
                 path, folder=stat.S_ISDIR(status.st_mode)
             ):
-                yield from self._entry(fd, row.name, path, status.st_mode, depth)
+                yield from self._entry(top, fd, path, status.st_mode, depth)
             if packer.full:
                 yield packer.take()
 
-    def _git(self, path: str, name: str, mode: int) -> Iterator[bytes]:
+    def _git(self, top: Root, path: str, name: str, mode: int) -> Iterator[bytes]:
         self._git_places.add(path)
         if name == ".git" and not stat.S_ISLNK(mode):
-            yield from pack_git(self._packer, self.root, path, self._allowed)
+            yield from pack_git(self._packer, top, path, self._allowed)
         else:
             self._packer.left_out.add("since git may take it for its own", path)
 
-    def _entry(self, fd: int, name: str, path: str, mode: int, depth: int) -> Iterator[bytes]:
-        packer, kind = self._packer, stat.S_IFMT(mode)
+    def _entry(self, top: Root, fd: int, path: str, mode: int, depth: int) -> Iterator[bytes]:
+        packer, kind, name = self._packer, stat.S_IFMT(mode), path.rpartition("/")[2]
         if kind == stat.S_IFREG:
             yield from packer.file(path, name, fd, track=True)
         elif kind == stat.S_IFLNK:
@@ -167,6 +196,11 @@ class TreeCopy:
                 return
             try:
                 packer.folder(path, mode, track=True)
-                yield from self._folder(below, path, depth + 1)
+                yield from self._folder(top, below, path, depth + 1)
             finally:
                 os.close(below)
+
+
+def _innermost(path: str, folders: Collection[str]) -> str | None:
+    """The innermost of these folders that a path is in; None if it is in none of them."""
+    return next((each for each in reversed(("", *parents(path))) if each in folders), None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.containers.docker.create import MASKED, create_body, volume_name
+from orchestrator.containers.docker.create import MASKED, bare_body, create_body, volume_name
 from orchestrator.containers.docker.image_terms import ImageTerms
 from orchestrator.domain.container import (
     MIB,
     Bind,
     ContainerSpec,
+    Cover,
     Limits,
     Tmpfs,
     User,
@@ -105,6 +106,18 @@ def test_a_kept_container_is_not_removed_and_its_volumes_have_names() -> None:
     ]
     assert volume_name("k", "/a-b") != volume_name("k", "/a/b")
     assert host_config(disposable)["Mounts"] == [{"Type": "volume", "Target": "/home/agent"}]
+
+
+def test_a_container_to_look_into_has_nothing_of_the_hosts_mounted() -> None:
+    shown = (Bind(source="/srv/project"), Cover(target="/workspace/pipe"), Volume())
+    spec = ContainerSpec(image="agent:1", mounts=shown, tmpfs=())
+    body = create_body(spec, {"a": "b"}, keep_as="kept")
+    bare = bare_body(body, {"c": "d"})
+
+    name = volume_name("kept", "/home/agent")
+    volume = {"Type": "volume", "Target": "/home/agent", "Source": name}
+    config = {**host_config(body), "Mounts": [volume]}
+    assert bare == {**body, "HostConfig": config, "Labels": {"c": "d"}}
 
 
 def test_another_runtime_and_a_seccomp_profile_are_passed_on() -> None:

@@ -126,7 +126,7 @@ def test_a_download_that_fails_says_which_way_and_leaves_nothing(
     told: list[str] = []
     with pytest.raises(ImageBuildFailed, match=r"Tried:\n  npm: npm error 404 Not Found"):
         fetch_claude(tmp_path / "cache", "2.1.197", "x64", told.append)
-    assert told == ["fetching claude 2.1.197 for Linux x64 with npm"]
+    assert told == ["fetching claude 2.1.197 for Linux x64 with npm, about 170 MB"]
     assert list((tmp_path / "cache/claude").iterdir()) == []
 
 

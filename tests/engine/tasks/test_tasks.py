@@ -20,7 +20,7 @@ from orchestrator.errors import RunNotFound, RunRefused
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.store.runs import Store
-from orchestrator.surfaces.mcp.answers import run_answer
+from orchestrator.surfaces.mcp.answers.answer import run_answer
 from tests.engine.harness import Harness, Steps, bash
 
 PATIENCE = 170
@@ -217,7 +217,7 @@ async def test_what_an_agent_was_told_too_late_is_told_of(harness: Harness) -> N
     assert view.status == "completed"
     assert view.unheard == ("And the other thing.",)
     said = run_answer(view)
-    assert "And the other thing." in str(said.content[-1])
+    assert "And the other thing." in str(said.content)
     assert (said.structured_content or {})["unheard"] == ["And the other thing."]
 
 

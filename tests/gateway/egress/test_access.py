@@ -116,13 +116,13 @@ async def test_a_denied_host_is_explained_marked_told_of_and_never_resolved() ->
     async with way_to(origin.talk) as way:
         raw = await way.raw(b"CONNECT Evil.example:443 HTTP/1.1\r\nhost: evil.example\r\n\r\n")
         status, mark, body = await way.ask("GET", "http://evil.example/")
-    why = "evil.example:443 is not allowed: agent.md does not have evil.example under network.allow"
+    why = "evil.example:443 blocked: not under network.allow in agent.md"
     line, _, rest = raw.partition(b"\r\n")
     assert line.decode() == f"HTTP/1.1 403 {why}; retrying will not help"
     assert f"{DENIED}: host".encode() in rest
     assert f"refused by the orchestrator: {why}".encode() in rest
     assert (status, mark) == (403, "host")
-    assert b"evil.example:80 is not allowed" in body
+    assert b"evil.example:80 blocked" in body
     assert way.access.denied_hosts == ("evil.example:443", "evil.example:80")
     assert [(seen.host, seen.port, seen.allowed, seen.status) for seen in way.seen] == [
         ("evil.example", 443, False, 403),

@@ -80,9 +80,9 @@ async def test_programs_inside_reach_what_is_allowed_and_are_told_of_the_rest(
     first, second, third, fourth, names = json.loads(fetched.stdout)
     assert (first, second) == ([200, "hello"], [200, "hello"])
     assert third[0] == 403
-    assert "agent.md does not have evil.example under network.allow" in third[1]
+    assert "evil.example:80 blocked: not under network.allow in agent.md" in third[1]
     # All that urllib shows of a tunnel's refusal is the status line.
-    assert "403 evil.example:443 is not allowed: agent.md does not have" in fourth[1]
+    assert "403 evil.example:443 blocked: not under" in fourth[1]
     assert names == "no DNS"
 
     assert [done.code for done in curled] == [0, 0, 0, 56]

@@ -62,11 +62,10 @@ def test_a_denial_says_what_was_denied_and_what_is_missing() -> None:
     verdict = rules(allow=["example.org"]).name("A.Example", 443)
     assert verdict.host == "a.example"
     assert verdict.why == (
-        "a.example:443 is not allowed: agent.md does not have a.example under network.allow; "
-        "retrying will not help"
+        "a.example:443 blocked: not under network.allow in agent.md; retrying will not help"
     )
     other_port = rules(allow=["example.org"]).name("example.org", 8443)
-    assert "does not have example.org:8443 under network.allow" in other_port.why
+    assert other_port.why.startswith("example.org:8443 blocked: not under network.allow")
 
 
 def test_an_allowed_name_tells_its_rule() -> None:
@@ -163,6 +162,25 @@ def test_a_name_under_allow_private_may_have_a_private_address() -> None:
     assert judge.name("git.corp.example", 8080).private
     assert judge.addresses("git.corp.example", 8080, ["10.0.0.1", "127.0.0.1"]).allowed
     assert not judge.addresses("a.example", 443, ["10.0.0.1"]).allowed
+
+
+def test_ports_are_those_of_allow_where_allow_private_names_none() -> None:
+    judge = rules(
+        allow=["vm:18080", "*.corp.example:8443"], allow_private=["vm", "git.corp.example"]
+    )
+    assert judge.addresses("vm", 18080, ["192.168.0.7"]).allowed
+    assert judge.addresses("vm", 443, ["192.168.0.7"]).allowed
+    assert not judge.name("vm", 18081).allowed
+    assert judge.addresses("git.corp.example", 8443, ["10.0.0.1"]).allowed
+    assert not judge.addresses("x.corp.example", 8443, ["10.0.0.1"]).allowed
+    other = rules(allow=["vm:18080"], allow_private=["vm:443"])
+    assert not other.addresses("vm", 18080, ["192.168.0.7"]).allowed
+    assert other.addresses("vm", 443, ["192.168.0.7"]).allowed
+    ranged = rules(allow=["vm:18080", "vm"], allow_private=["192.168.0.0/16:18080"])
+    assert ranged.addresses("vm", 18080, ["192.168.0.7"]).allowed
+    assert not ranged.addresses("vm", 443, ["192.168.0.7"]).allowed
+    assert ranged.name("192.168.0.7", 18080).allowed
+    assert not ranged.name("192.168.0.7", 443).allowed
 
 
 def test_a_range_under_allow_private_lets_allowed_names_lead_there() -> None:

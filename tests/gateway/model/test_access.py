@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from orchestrator.domain.result import Usage
 from orchestrator.gateway.model import access as model_access
-from orchestrator.gateway.model.access import LOOK_BYTES, ModelAccess, look_through
+from orchestrator.gateway.model.access import (
+    LOOK_BYTES,
+    LOOKING_SHARE,
+    ModelAccess,
+    look_through,
+    rest_seconds,
+)
 from orchestrator.gateway.model.request import Asked
 from orchestrator.gateway.model.scripted import ScriptedModel
 from tests.gateway.model.model_stage import CREDENTIAL, HELLO, KEY, body, error_of, post
@@ -107,9 +114,9 @@ async def test_a_large_request_is_looked_through_beside_the_event_loop(
 ) -> None:
     threads: list[int] = []
 
-    def look(request: bytes, allowed: frozenset[str]) -> tuple[str, Asked]:
+    def look(request: bytes, *rules: Any) -> tuple[str, Asked]:
         threads.append(threading.get_ident())
-        return look_through(request, allowed)
+        return look_through(request, *rules)
 
     monkeypatch.setattr(model_access, "look_through", look)
     access = ModelAccess(ScriptedModel(HELLO).upstream())
@@ -123,15 +130,19 @@ async def test_a_large_request_is_looked_through_beside_the_event_loop(
     assert threading.get_ident() not in others
 
 
+def test_large_requests_are_looked_at_for_no_more_than_their_share_of_the_time() -> None:
+    assert 2.0 / (2.0 + rest_seconds(2.0)) == pytest.approx(LOOKING_SHARE)
+
+
 async def test_a_request_whose_run_ends_while_it_is_looked_through_goes_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = ScriptedModel(HELLO)
     access = ModelAccess(model.upstream())
 
-    def look(request: bytes, allowed: frozenset[str]) -> tuple[str, Asked]:
+    def look(request: bytes, *rules: Any) -> tuple[str, Asked]:
         access.bind(budget_usd=None, on_request=None)
-        return look_through(request, allowed)
+        return look_through(request, *rules)
 
     monkeypatch.setattr(model_access, "look_through", look)
     answer = await post(access, system="x" * LOOK_BYTES)

@@ -151,3 +151,12 @@ def test_tools_of_the_api_may_fill_the_context_and_those_of_the_client_do_not() 
     local = [{"name": "a"}, {"type": "custom"}, {"type": "bash_20250124"}]
     assert not asked_for({"tools": local}, 9).server_tools
     assert asked_for({"tools": [*local, {"type": "web_search_20250305"}]}, 9).server_tools
+
+
+def test_the_model_is_not_told_of_tools_that_may_not_be_called() -> None:
+    tools = [{"name": name} for name in ("Read", "mcp__db__get", "mcp__db__drop")]
+    body: dict[str, object] = {"model": "m", "messages": [], "tools": tools}
+    asked = asked_for(body, 100, lambda name: name != "mcp__db__drop")
+    assert asked.sent is not None
+    assert (json.loads(asked.sent), asked.left_out) == ({**body, "tools": tools[:2]}, ())
+    assert asked_for(body, 100).sent is None

@@ -243,13 +243,13 @@ def test_a_script_is_read_from_yaml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("steps: []", "wrong at steps"),
-        ("[]", "wrong at its top"),
+        ("steps: []", "wrong: steps"),
+        ("[]", "wrong: it"),
         ("steps: [{txt: a}]", r"steps\.0\.reply"),
         ("steps: [{text: a, tool: b}]", r"steps\.0\.reply\.blocks"),
         ("steps: [{text: a, repeat: true}, {text: b}]", "step 1 repeats"),
-        ("steps: [{error: 200}]", "greater than or equal to 400"),
-        ("steps: [", "not YAML"),
+        ("steps: [{error: 200}]", "must be at least 400"),
+        ("steps: [", "not valid YAML"),
     ],
 )
 def test_a_wrong_script_is_told_by_place(tmp_path: Path, text: str, message: str) -> None:
@@ -262,7 +262,7 @@ def test_a_wrong_script_is_told_by_place(tmp_path: Path, text: str, message: str
         load_script(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize("name", ["code-runner", "github", "web-search"])
+@pytest.mark.parametrize("name", ["code-runner", "docs-reader", "github", "web-search"])
 def test_the_examples_have_scripts(name: str) -> None:
     assert len(load_script(AGENTS / name / "script.yaml").steps) >= 2
 

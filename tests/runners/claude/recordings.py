@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from orchestrator.domain.result import Reason
-from orchestrator.runners.claude.output import Parser
-from orchestrator.runners.signs import Sign, ToolCalled, ToolReturned, TurnEnded
+from orchestrator.runners.claude.output import Parsed, Parser
+from orchestrator.runners.signs import ToolCalled, ToolReturned, TurnEnded
 
 RECORDED = Path(__file__).parent / "recorded"
 RECORDINGS = sorted(RECORDED.rglob("*.jsonl"))
@@ -16,17 +16,17 @@ BOTH = (OLD, NEW)
 SESSION = "00000000-0000-4000-8000-000000000000"
 
 
-def parse(data: bytes) -> list[Sign]:
+def parse(data: bytes) -> list[Parsed]:
     parser = Parser()
     return parser.feed(data) + parser.finish()
 
 
-def recorded(version: str, case: str) -> list[Sign]:
+def recorded(version: str, case: str) -> list[Parsed]:
     """The signs of a recording."""
     return parse((RECORDED / version / f"{case}.jsonl").read_bytes())
 
 
-def names(signs: list[Sign]) -> list[str]:
+def names(signs: list[Parsed]) -> list[str]:
     """What kinds of signs these are."""
     return [type(sign).__name__ for sign in signs]
 

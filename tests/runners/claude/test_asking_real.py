@@ -34,6 +34,7 @@ from orchestrator.engine.conversation import (
 )
 from orchestrator.gateway.parent import ParentAccess
 from orchestrator.runners.claude import launch as claude_launch
+from orchestrator.runners.claude.dialogue import Claude
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.wire.streams import Stream
 from tests.runners.claude.fake_model import FakeModel, Say, Step, Together, Use
@@ -105,7 +106,7 @@ async def scene(
             await container.listen(MODEL_PORT, "model", serve)
             await container.listen(PARENT_PORT, "parent", access.service)
             async with container.spawn(launch) as process, anyio.create_task_group() as tasks:
-                conversation = Conversation(process)
+                conversation = Conversation(process, Claude())
                 tasks.start_soon(conversation.pump)
                 await conversation.initialize()
                 yield Scene(container, conversation, model, access, allow, ask)
@@ -345,7 +346,7 @@ async def answered(
     launch = Launch(argv=argv, env={"PATH": claude_launch.AGENT_PATH})
     with anyio.fail_after(PATIENCE):
         async with runtime.open(spec) as container, container.spawn(launch) as process:
-            conversation = Conversation(process)
+            conversation = Conversation(process, Claude())
             with nullcontext() if approver is None else conversation.approved_by(approver):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(conversation.pump)

@@ -24,14 +24,7 @@ def both(*endings: TurnEnded) -> dict[str, tuple[TurnEnded, ...]]:
     return dict.fromkeys(BOTH, endings)
 
 
-LATER = (
-    ". This is a server-side issue, usually temporary — try again in a moment. If it persists, "
-    "check your inference gateway (127.0.0.1:8080)."
-)
-TOO_LONG = (
-    "API Error: Claude's response exceeded the 32000 output token maximum. To configure this "
-    "behavior, set the CLAUDE_CODE_MAX_OUTPUT_TOKENS environment variable."
-)
+TOO_LONG = "Claude's response exceeded the 32000 output token maximum"
 USAGE_POLICY = (
     "API Error: Claude Code is unable to respond to this request, which appears to violate our "
     "Usage Policy (https://www.anthropic.com/legal/aup). Try rephrasing the request in a new "
@@ -50,8 +43,8 @@ REFUSED_QUESTION = ToolCalled(
     id="toolu_1", tool="mcp__parent__ask_parent", input={"question": "Which colour?"}
 )
 STOPPED = "the turn was interrupted"
-RATE = "API Error: Request rejected (429) · scripted 429"
-AUTH = "Failed to authenticate. API Error: 401 scripted 401"
+RATE = "429 scripted 429"
+AUTH = "401 scripted 401"
 
 ENDINGS: dict[str, dict[str, tuple[TurnEnded, ...]]] = {
     "text": both(done(text="Hello there.")),
@@ -61,11 +54,11 @@ ENDINGS: dict[str, dict[str, tuple[TurnEnded, ...]]] = {
         ended("ok", '{"n": "one"}'),
         ended("ok", '{"n": 1}'),
     ),
-    "api_400": both(ended("api_error", "API Error: 400 scripted 400")),
+    "api_400": both(ended("api_error", "400 scripted 400")),
     "api_401": both(ended("api_auth", AUTH)),
     "api_429": both(ended("api_rate_limit", RATE)),
-    "api_500": both(ended("api_error", "API Error: 500 scripted 500" + LATER)),
-    "api_529": both(ended("api_overloaded", "API Error: 529 scripted 529" + LATER)),
+    "api_500": both(ended("api_error", "500 scripted 500")),
+    "api_529": both(ended("api_overloaded", "529 scripted 529")),
     "api_500_then_ok": both(done()),
     "cut_in_text": {
         OLD: (ended("stream_cut", NO_JSON),),

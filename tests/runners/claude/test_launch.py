@@ -8,9 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.domain.agent import AgentSpec, McpServer, Permissions
-from orchestrator.domain.container import File, Launch
+from orchestrator.domain.container import HOME, File, Launch
 from orchestrator.errors import AgentInvalid
 from orchestrator.runners.claude import launch as claude_launch
+from orchestrator.runners.claude.launch import WITH_LOG
 from tests.runners.claude.recordings import SESSION
 
 
@@ -119,8 +120,8 @@ def test_an_agent_that_says_everything_gets_it() -> None:
         "mcpServers": {
             "my.srv": {
                 "type": "stdio",
-                "command": "srv",
-                "args": ["--x", "${ORCHESTRATOR_DOLLAR}{A}"],
+                "command": "/bin/bash",
+                "args": ["-c", WITH_LOG, f"{HOME}/.orchestrator/my.srv.stderr", *SERVER_ARGV],
                 "env": {"K": "$v"},
             }
         }
@@ -128,6 +129,9 @@ def test_an_agent_that_says_everything_gets_it() -> None:
     assert prompt == File(
         path="/home/agent/.orchestrator/prompt.md", content=b"Be good.\n\nRemember.", mode=0o600
     )
+
+
+SERVER_ARGV = ("srv", "--x", "${ORCHESTRATOR_DOLLAR}{A}")
 
 
 def allowed(launch: Launch) -> str:
@@ -192,7 +196,10 @@ def test_a_tool_asked_about_as_a_whole_and_denied_in_part_is_asked_about_call_by
     rules = ("Bash", "Read", "WebFetch")
     assert approval_flags(launched(spec, ask_rules=rules, approvals=True)) == (
         *("--permission-mode", "default", "--permission-prompt-tool", "stdio"),
-        '--settings={"permissions": {"ask": ["Bash(**)", "WebFetch(domain:*)", "Read"]}}',
+        (
+            '--settings={"permissions": {"ask": ["Bash(**)", "WebFetch(domain:*)", "Read"]}, '
+            '"skipWebFetchPreflight": true}'
+        ),
         "--tools=Bash,Read,WebFetch",
         "--allowedTools=Read",
         "--disallowedTools=Bash(rm:*),WebFetch(domain:example.org)",

@@ -12,15 +12,12 @@ from orchestrator.runners import json_fields
 from orchestrator.runners.claude import output as claude_output
 from orchestrator.runners.json_fields import LIST_ITEMS
 from orchestrator.runners.signs import (
-    ControlAnswered,
-    ControlAsked,
     Noise,
     PermissionAsked,
     Ready,
     Retrying,
     Said,
     Saying,
-    Sign,
     TakenUp,
     ToolCalled,
     ToolReturned,
@@ -70,7 +67,7 @@ def test_an_interrupt_is_answered_and_the_next_turn_works(version: str) -> None:
     kinds = names(recorded(version, "interrupt"))
     first = ["Ready", "ToolCalled", "ControlAnswered", "ToolReturned", "TurnEnded"]
     assert kinds == [*first, "Ready", "Said", "TurnEnded"]
-    assert ControlAnswered(request_id="stop-1") in recorded(version, "interrupt")
+    assert claude_output.ControlAnswered(request_id="stop-1") in recorded(version, "interrupt")
 
 
 @pytest.mark.parametrize("version", BOTH)
@@ -103,7 +100,7 @@ def test_a_request_of_the_cli_that_we_do_not_know_is_told_by_its_id() -> None:
     for request in ({"subtype": "x" * 500}, {"subtype": "can_use_tool", "input": "no"}, "no", None):
         event = {"type": "control_request", "request_id": "r1", "request": request}
         (sign,) = parse(line(event))
-        assert sign == ControlAsked(request_id="r1")
+        assert sign == claude_output.ControlAsked(request_id="r1")
     assert isinstance(parse(line({"type": "control_request"}))[0], Noise)
     assert isinstance(parse(line({"type": "control_cancel_request"}))[0], Noise)
 
@@ -174,7 +171,7 @@ def test_a_tool_result_of_several_blocks_is_one_text() -> None:
 def test_the_signs_do_not_depend_on_how_the_bytes_were_cut(data: st.DataObject) -> None:
     whole = data.draw(st.sampled_from(RECORDINGS)).read_bytes()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
-    parser, signs = claude_output.Parser(), list[Sign]()
+    parser, signs = claude_output.Parser(), list[claude_output.Parsed]()
     for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
         signs += parser.feed(whole[start:end])
     assert signs + parser.finish() == parse(whole)

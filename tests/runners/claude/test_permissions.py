@@ -6,7 +6,8 @@ from typing import Literal
 
 import pytest
 
-from orchestrator.runners.claude.permissions import is_asked_about
+from orchestrator.domain.agent import AgentSpec, Asking, McpServer, Permissions
+from orchestrator.runners.claude.permissions import is_asked_about, is_offered
 from orchestrator.runners.signs import PermissionAsked, PermissionWithdrawn
 from tests.runners.claude.recordings import BOTH, OLD, names, recorded, returned
 
@@ -113,3 +114,31 @@ def test_only_what_the_author_said_to_ask_about_may_be_asked(
 ) -> None:
     call = ASKED.model_copy(update={"why": why})
     assert is_asked_about(call, allow, ask) is is_it
+
+
+TOOLS = ("Read", "mcp__a_b__get", "mcp__a_b__get_all", "mcp__a_b__drop", "mcp__parent__ask_parent")
+
+
+@pytest.mark.parametrize(
+    ("allow", "ask", "hidden"),
+    [
+        ((), (), set()),
+        (("mcp__a_b",), (), set()),
+        (("mcp__a_b__get",), (), {"mcp__a_b__get_all", "mcp__a_b__drop"}),
+        (("mcp__a_b__get*",), (), {"mcp__a_b__drop"}),
+        (("mcp__a_b__get",), ("mcp__a_b__drop",), {"mcp__a_b__get_all"}),
+    ],
+)
+def test_of_a_server_the_model_sees_what_may_be_called(
+    allow: tuple[str, ...], ask: tuple[str, ...], hidden: set[str]
+) -> None:
+    agent = AgentSpec(
+        name="a",
+        description="d",
+        permissions=Permissions(allow=allow),
+        approval=dict.fromkeys(ask, "ask"),
+        ask=Asking(whom="parent"),
+        mcp_servers=(McpServer(name="a.b", command="x"),),
+    )
+    assert {tool for tool in TOOLS if not is_offered(agent, tool)} == hidden
+    assert not is_offered(agent, "mcp__other__get")

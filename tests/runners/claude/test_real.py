@@ -15,8 +15,8 @@ from orchestrator.domain.agent import AgentSpec, McpServer, Permissions
 from orchestrator.domain.container import HOME, WORKSPACE, Bind, ContainerSpec, File, Launch
 from orchestrator.runners.claude import input as claude_input
 from orchestrator.runners.claude import launch as claude_launch
-from orchestrator.runners.claude.output import Parser
-from orchestrator.runners.signs import ControlAnswered, Ready, Sign, ToolReturned, TurnEnded
+from orchestrator.runners.claude.output import ControlAnswered, Parsed, Parser
+from orchestrator.runners.signs import Ready, ToolReturned, TurnEnded
 from orchestrator.settings import Settings
 from orchestrator.wire.host import Process
 from orchestrator.wire.streams import Stream
@@ -34,7 +34,7 @@ class Talk:
         self.container = container
         self.process = process
         self.model = model
-        self.signs: list[Sign] = []
+        self.signs: list[Parsed] = []
         self._parser = Parser()
 
     async def say(self, text: str) -> TurnEnded:
@@ -47,7 +47,7 @@ class Talk:
         await self.process.stdin.write(claude_input.initialize("init-1"))
         assert await self._until(ControlAnswered) == ControlAnswered(request_id="init-1")
 
-    async def _until(self, kind: type[Sign]) -> Sign:
+    async def _until(self, kind: type[Parsed]) -> Parsed:
         while data := await self.process.stdout.read():
             signs = self._parser.feed(data)
             self.signs += signs

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.catalog.agent_file import NO_DESCRIPTION
 from orchestrator.surfaces.cli.main import main
 
 AGENTS = Path(__file__).parents[3] / "agents"
@@ -63,7 +64,7 @@ def test_check_prints_each_mistake_with_its_line_and_exits_with_3(
     bad = agents_dir / "bad" / "agent.md"
     assert run("agents", "check") == 3
     assert capsys.readouterr().out.splitlines() == [
-        f"{bad}:1: description: is missing",
+        f"{bad}:1: description: {NO_DESCRIPTION}",
         f"{bad}:3: timout_ms: unknown field; did you mean 'timeout_ms'?",
         f"{bad}:4: workspace.mode: found 'rx'; allowed: none, ro, rw, copy",
         "1 of 2 agents cannot be used",
@@ -85,7 +86,7 @@ def test_check_as_json_is_exactly_one_object(
         "path": bad,
         "line": 1,
         "field": "description",
-        "message": "is missing",
+        "message": NO_DESCRIPTION,
     }
 
 
@@ -93,15 +94,13 @@ def test_check_validates_schemas(capsys: pytest.CaptureFixture[str], agents_dir:
     text = GOOD.replace("env:", "output_schema: {type: objekt}\nenv:")
     (agents_dir / "good" / "agent.md").write_text(text)
     assert run("agents", "check") == 3
-    assert f"{agents_dir}/good/agent.md:4: output_schema: " in capsys.readouterr().out
+    assert f"{agents_dir}/good/agent.md:4: output_schema.type: " in capsys.readouterr().out
 
 
 FURTHER = """\
 ---
 name: further
 description: "Sends \\e]0;you\\a to whoever reads it."
-subagents: [nobody, good]
-env: {LANG: de_DE.UTF-8}
 ---
 Clear \x1b[2J the screen.
 """
@@ -111,12 +110,23 @@ def test_check_finds_what_would_only_be_found_in_a_run(
     capsys: pytest.CaptureFixture[str], agents_dir: Path
 ) -> None:
     (agents_dir / "further").mkdir()
-    (agents_dir / "further" / "agent.md").write_text(FURTHER)
+    fields = "subagents:\n  - nosuch\n  - good\n  - bad\nenv: {LANG: de_DE.UTF-8}\n---\nClear"
+    (agents_dir / "further" / "agent.md").write_text(FURTHER.replace("---\nClear", fields))
+    further = agents_dir / "further" / "agent.md"
+    said = [
+        f"{further}:5: subagents[0]: there is no agent 'nosuch'; there are: good",
+        (
+            f"{further}:6: subagents[1]: good does not allow it; add further to allowed_callers of "
+            "good's agent.md, or remove it here"
+        ),
+        f"{further}:8: env.LANG: is set by the orchestrator itself; remove it",
+    ]
     assert run("agents", "check") == 3
-    out = capsys.readouterr().out
-    assert "subagents: there is no agent 'nobody' that can be used" in out
-    assert "subagents: good does not list further in its allowed_callers" in out
-    assert "agent 'further' sets LANG in its env" in out
+    assert capsys.readouterr().out.splitlines()[3:6] == said
+    assert run("run", "further", "Do it.") == 3
+    assert capsys.readouterr().err.splitlines()[1:] == said
+    assert run("agents", "list") == 0
+    assert "further  cannot be used: subagents[0]: there is no agent" in capsys.readouterr().out
 
 
 def test_nothing_that_an_agent_says_is_obeyed_by_the_terminal(
@@ -155,7 +165,7 @@ def test_list_has_a_line_for_each_agent_and_the_broken_ones_as_well(
 ) -> None:
     assert run("agents", "list") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "bad   cannot be used: description: is missing",
+        "bad   cannot be used: description: is missing; write `description: …`, a sentence or …",
         "good  Does good things.",
     ]
     assert run("agents", "list", "--json") == 0
@@ -206,7 +216,10 @@ def test_the_default_is_the_agents_folder_here(
     assert run("agents", "show", "good") == 0
     monkeypatch.chdir(agents_dir)
     assert run("agents", "check") == 4
-    assert capsys.readouterr().err.startswith(f"error: there is no directory {agents_dir}/agents; ")
+    assert capsys.readouterr().err == (
+        f"error: there is no directory {agents_dir}/agents, but your project has one: "
+        f"cd {agents_dir.parent}, or --agents-dir {agents_dir}\n"
+    )
 
 
 def test_an_empty_directory_is_no_mistake(

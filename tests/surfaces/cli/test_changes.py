@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.domain.result import ChangedFile
 from orchestrator.surfaces.cli import changes
-from orchestrator.surfaces.cli.changes import changed_line
+from orchestrator.surfaces.cli.changes import changed_line, patch_styles
 from orchestrator.surfaces.cli.main import main
 from tests.surfaces.conftest import Project
 
@@ -97,6 +97,20 @@ def test_a_run_is_shown_with_what_it_changed(
     )
 
 
+def test_a_patch_has_colours_by_its_lines_and_not_by_how_they_look() -> None:
+    patch = [
+        *("diff --git a/x b/x", "--- a/x", "+++ b/x", "@@ -1,2 +1,3 @@ def f():", " same"),
+        *("--- a comment that is gone", "+++ one that came", "+more", "diff --git a/y b/y"),
+    ]
+    assert list(patch_styles(patch)) == list(
+        zip(
+            patch,
+            ["bold", "bold", "bold", "cyan", "", "red", "green", "green", "bold"],
+            strict=True,
+        )
+    )
+
+
 def test_a_patch_that_is_printed_is_one_that_git_takes(
     run_id: str, data: Path, project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,10 +138,19 @@ def test_changes_are_applied_once_they_have_been_looked_at(
     assert said.err == f"5 files would be changed in {data}\n"
     assert tree(data) == before
 
-    assert run("apply", run_id) == 0
+    assert run("apply", run_id, "nosuch") == 5
+    assert "the run has changed nothing at nosuch; changed: bin" in capsys.readouterr().err
+    # A part of it, as the changes name it, and as a shell in the directory above completes it.
+    assert run("apply", run_id[:6], "new.txt", "./data/run.sh") == 0
     said = capsys.readouterr()
-    assert sorted(said.out.splitlines()) == CHANGES
-    assert said.err == f"5 files changed in {data}\n"
+    assert said.out.splitlines() == CHANGES[3:]
+    assert said.err == f"2 files changed in {data}; 3 files more changed in the copy\n"
+    assert sorted(tree(data)) == ["gone.txt", "greeting.txt", "new.txt", "run.sh"]
+
+    assert run("apply", "last") == 0
+    said = capsys.readouterr()
+    assert sorted(said.out.splitlines()) == CHANGES[:3]
+    assert said.err == f"3 files changed in {data}\n"
     assert sorted(tree(data)) == ["bin", "greeting.txt", "new.txt", "run.sh"]
     assert tree(data)["greeting.txt"] == (b"good bye\n", False)
 
@@ -253,7 +276,7 @@ steps:
     project.agent("latin", script, FIELDS)
     assert run("run", "latin", "x", "--workspace", "data", "--json") == 0
     said = json.loads(capfdbinary.readouterr().out)
-    assert said["patch"] == ""
+    assert "GIT binary patch" in said["patch"]
     assert run("show", said["run_id"], "--patch") == 0
     assert b"-hello\n+caf\xe9\n" in capfdbinary.readouterr().out
     assert run("show", said["run_id"], "--patch", "--json") == 5

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.containers.images.claude_binary import CLAUDE_VERSION
 from orchestrator.settings import SOURCES, Settings
 from orchestrator.surfaces.cli.main import main
 
@@ -73,6 +74,8 @@ def test_people_get_a_line_for_each_value_and_no_secret(
     assert ["http_tokens", "ORCHESTRATOR_HTTP_TOKENS", "set"] in rows
     assert ["anthropic_base_url", "ANTHROPIC_BASE_URL", "https://…@proxy.example.org/v1"] in rows
     assert ["caller", "default", "main"] in rows
+    newest = [CLAUDE_VERSION + ",", "the", "newest", "that", "is", "pinned"]
+    assert ["claude_version", "default", *newest] in rows
     assert "a-value-to-look-for" not in out
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+import typer.main
 
 from orchestrator import __version__
-from orchestrator.surfaces.cli.main import main
+from orchestrator.surfaces.cli.main import app, main
 
 
 def run(*argv: str) -> int:
@@ -20,9 +23,30 @@ def run(*argv: str) -> int:
     return code
 
 
+def command_paths() -> Iterator[tuple[str, ...]]:
+    """Every command, as it is typed."""
+    group = typer.main.get_group(app)
+    yield ()
+    for name, command in group.commands.items():
+        yield (name,)
+        yield from ((name, sub) for sub in getattr(command, "commands", ()))
+
+
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     assert "images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", list(command_paths()), ids=" ".join)
+def test_each_page_of_help_is_plain(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*path, "-h") == 0
+    page = capsys.readouterr().out
+    assert not re.search(r"[{}]|<\w|\[\[|list\[|\[x", page), page
+    assert max(map(len, page.splitlines())) <= 80
+    assert run(*path, "--help") == 0
+    assert capsys.readouterr().out == page
 
 
 def test_version_says_which_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +65,10 @@ def test_with_json_an_unknown_command_is_exactly_one_object(
     assert run("frobnicate", "--json") == 2
     said = capsys.readouterr()
     assert json.loads(said.out) == {
-        "error": {"code": "usage", "message": "No such command 'frobnicate'."}
+        "error": {
+            "code": "usage",
+            "message": "there is no command 'frobnicate'; `orchestrator -h` tells more",
+        }
     }
     assert said.err == ""
 

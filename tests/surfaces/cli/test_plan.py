@@ -24,7 +24,13 @@ from orchestrator.domain.container import User
 from orchestrator.domain.task import Task
 from orchestrator.plan import STAND_IN_RUN, STAND_IN_TOKEN, Place, plan, shown_variables
 from orchestrator.surfaces.cli.main import main
-from orchestrator.surfaces.cli.plan import MODEL_SECRET, Row, plan_document, plan_rows
+from orchestrator.surfaces.cli.plan import (
+    MODEL_SECRET,
+    Row,
+    first_screen,
+    plan_document,
+    plan_rows,
+)
 
 AGENT = AgentSpec(
     name="fixer",
@@ -71,7 +77,7 @@ def run(*argv: str) -> int:
 
 def test_people_read_what_a_run_could_touch() -> None:
     rows = list(plan_rows(shown()))
-    told = [row for row in rows if row.heading not in LAUNCH]
+    told = [row._replace(detail=False) for row in rows if row.heading not in LAUNCH]
     assert told == [
         Row("agent", "fixer, for main"),
         Row("trust", "its project is trusted with what it could reach"),
@@ -98,7 +104,7 @@ def test_people_read_what_a_run_could_touch() -> None:
         Row("tools denied", "Bash(rm:*)"),
         Row("MCP server", "tracker: npx -y it"),
         Row("limits", "2048 MiB of memory, 2 processors, 256 processes, 4096 open files each"),
-        Row("system calls", "ours, where the engine takes it"),
+        Row("system calls", "our short list (doctor shows whether it is in force)"),
         Row("timeout", "120 s, 50 turns"),
         Row("budget", "$0.5"),
         Row("answer", "text, 2 retries"),
@@ -111,8 +117,51 @@ def test_people_read_what_a_run_could_touch() -> None:
     ]
     (command,) = (row.text for row in rows if row.heading == "command")
     assert command.startswith("claude -p ")
-    assert Row("environment", "TOKEN=<FIXER_TOKEN>") in rows
-    assert Row("environment", f"ANTHROPIC_API_KEY={STAND_IN_TOKEN}") in rows
+    assert Row("environment", "TOKEN=<FIXER_TOKEN>", detail=True) in rows
+    assert Row("environment", f"ANTHROPIC_API_KEY={STAND_IN_TOKEN}", detail=True) in rows
+
+
+def test_the_first_screen_has_what_matters_and_every_warning() -> None:
+    hosts = tuple(f"h{n}.example.org" for n in range(9))
+    agent = AGENT.model_copy(update={"network": Network(mode="allow", allow=hosts[:3])})
+    wants = ("network: a.org", "network: b.org", "secret: git by GET", "secret: git to b.org")
+    trust = TRUST._replace(wants=wants)
+    plan = shown(agent)._replace(trust=trust)
+    assert list(first_screen(plan)) == [
+        Row("agent", "fixer, for main"),
+        Row("trust", "not trusted yet with network: a.org, b.org", warning=True),
+        Row("trust", "not trusted yet with secret: git", warning=True),
+        Row("trust", "it does not run before you say: orchestrator trust /srv", warning=True),
+        Row("image", "agents:1"),
+        Row("mount", "/srv/work -> /workspace, to read and write", warning=True),
+        Row("network", "no interface; the model, at http://127.0.0.1:8080"),
+        Row("network", f"{', '.join(hosts[:3])}, by HTTP and HTTPS"),
+        Row("secret", "git is added outside, for git.example.org: GET, HEAD /acme/**"),
+        Row("secret", "api-key enters the container, as its API_KEY", warning=True),
+        Row("variable", "FIXER_TOKEN enters the container, as its TOKEN", warning=True),
+        Row(
+            "variable",
+            "TRACKER_KEY enters the container, as KEY of its MCP server tracker",
+            warning=True,
+        ),
+        Row("tools allowed", "Bash, Read"),
+        Row("tools denied", "Bash(rm:*)"),
+        Row("MCP server", "tracker: npx -y it"),
+        Row("limits", "2048 MiB of memory, 2 processors, 256 processes"),
+        Row("timeout", "120 s, 50 turns; budget: $0.5"),
+        Row("answer", "text, 2 retries"),
+        Row("more", "command, environment, files: orchestrator plan fixer --all"),
+    ]
+    everything = set(plan_rows(plan))
+    warnings = {row for row in everything if row.warning and row.heading != "trust"}
+    assert warnings <= set(first_screen(plan))
+
+
+def test_of_many_rows_alike_the_first_are_shown() -> None:
+    servers = tuple(McpServer(name=f"s{n}", command="npx") for n in range(9))
+    agent = AGENT.model_copy(update={"mcp_servers": servers})
+    rows = [row.text for row in first_screen(shown(agent)) if row.heading == "MCP server"]
+    assert rows == ["s0: npx", "s1: npx", "s2: npx", "and 6 more"]
 
 
 def test_programs_read_the_same() -> None:
@@ -184,7 +233,9 @@ def test_programs_read_the_same() -> None:
         "approval_by": "parent",
         "ask": {"whom": "nobody", "answer_seconds": 3600.0, "approval_seconds": 3600.0},
         "subagents": [],
+        "agent_files": [],
         "mcp_servers": [{"name": "tracker", "command": "npx", "args": ["-y", "it"]}],
+        "servers": [],
         "limits": {
             "memory_bytes": 2048 * 1024 * 1024,
             "cpus": 2.0,
@@ -233,7 +284,7 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
         subagents=("fixer",),
     )
     rows = list(plan_rows(shown(agent, Task(agent="keeper", prompt="-"))))
-    told = [row for row in rows if row.heading not in LAUNCH]
+    told = [row._replace(detail=False) for row in rows if row.heading not in LAUNCH]
     assert told[4:6] == [
         Row("mount", "a volume of its own -> /workspace, to read and write", warning=True),
         Row("mount", "a volume of its own -> /home/agent, to read and write", warning=True),
@@ -339,6 +390,9 @@ def test_a_terminal_gets_a_table(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["agent", "fixer,", "for", "main"]
     assert max(map(len, lines)) <= 80
+    assert len(lines) <= 24
+    assert run("plan", "fixer", "--all") == 0
+    assert "CLAUDE_CODE_" in capsys.readouterr().out
 
 
 def test_an_image_that_is_not_built_is_named_and_not_built(

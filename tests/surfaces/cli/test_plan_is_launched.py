@@ -45,7 +45,8 @@ TRACKER = {
 }
 
 AGENTS: dict[str, dict[str, object]] = {
-    "plain": {},
+    "plain": {"allowed_callers": ["main", "parent"]},
+    "files": {"files": ["tools", "style.md"]},
     "limited": {
         "resources": {"memory_mb": 1024, "cpus": 1, "pids": 128, "scratch_mb": 100},
         "seccomp": "engine",
@@ -160,6 +161,9 @@ def work(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
         lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]
         project.agent(name, json.dumps({"steps": steps}), "\n".join(lines))
     (project.path / "agents" / "memory" / "memory.md").write_text("The door is blue.\n")
+    (project.path / "agents" / "files" / "tools").mkdir()
+    for name in ("style.md", "tools/server.py"):
+        (project.path / "agents" / "files" / name).write_bytes(b"\xff" + name.encode())
     return work
 
 
@@ -229,6 +233,7 @@ def launched_document(recorder: Recorder, name: str) -> dict[str, Any]:
         launch=with_stand_ins(launch),
         timeout_seconds=live.clock.seconds,
         first_message=live.plan.first_message,
+        agent_files=live.plan.agent_files,
     )
     labels = {
         key: STAND_IN_RUN if value == live.run_id else value

@@ -90,8 +90,8 @@ def test_a_session_goes_on_from_one_command_to_the_next_until_it_is_removed(
     assert capsys.readouterr().out == "keep/main/default was not running\n"
     assert run("sessions", "rm", "keep") == 0
     assert capsys.readouterr().out == "keep/main/default is removed\n"
-    assert run("sessions", "rm", "keep") == 0
-    assert capsys.readouterr().out == "there was no session keep/main/default\n"
+    assert run("sessions", "rm", "keep") == 5
+    assert "there is no session 'keep/main/default'; known: " in capsys.readouterr().err
 
     assert run("run", "keep", "cat colour 2>&1 || true", "--json") == 0
     envelope = json.loads(capsys.readouterr().out)
@@ -125,7 +125,7 @@ def test_what_is_no_session_is_told_in_a_sentence(
     project.agent("keep", SCRIPT, FIELDS)
     project.agent("forgetful", SCRIPT)
     told = {
-        ("run", "keep", "x", "--session", "../x"): "error: session: must be letters, ",
+        ("run", "keep", "x", "--session", "../x"): "error: --session must be letters, ",
         ("run", "forgetful", "x", "--session", "a"): "error: agent 'forgetful' has no sessions; ",
         ("sessions", "show", "kep"): "error: there is no session 'kep/main/default'; known: none\n",
         ("sessions", "stop", "keep/you"): "error: there is no session 'keep/you/default'; known: ",

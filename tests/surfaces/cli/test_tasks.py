@@ -27,12 +27,8 @@ from orchestrator.settings import read_settings
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
 from orchestrator.surfaces.cli.main import main
-from orchestrator.surfaces.cli.tasks import (
-    EXIT_NOT_ENDED,
-    TERMINAL_INPUT_CHARS,
-    exit_code,
-    input_line,
-)
+from orchestrator.surfaces.cli.talk.asked import TERMINAL_INPUT_CHARS, input_line
+from orchestrator.surfaces.cli.talk.tasks import EXIT_NOT_ENDED, exit_code
 from orchestrator.surfaces.text import span
 from tests.surfaces.conftest import Project
 
@@ -77,7 +73,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         store = Store(tmp_path / "runs.sqlite", owner)
         exchanges = Exchanges(store)
         for run_id in ("r1", "r2"):
-            await store.add_run(Task(agent="coder", prompt="p", run_id=run_id))
+            task = Task(agent="coder", prompt="p", run_id=run_id, project=read_settings().project)
+            await store.add_run(task)
             await store.set_status(run_id, "running")
         await exchanges.ask(
             Question(
@@ -141,6 +138,9 @@ def test_pending_lists_what_waits_with_the_commands_that_answer_it(
     said = json.loads(capsys.readouterr().out)
     assert [each["message_id"] for each in said["questions"]] == ["m1"]
     assert [each["call_id"] for each in said["approvals"]] == ["c1", "c2"]
+    assert run("pending", "--all", "--hook") == 0
+    line = "1 question and 2 tool calls of your subagents wait for you: `orchestrator pending`"
+    assert json.loads(capsys.readouterr().out) == {"systemMessage": f"{line} shows them"}
 
 
 def test_a_question_is_answered_once(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,17 +150,19 @@ def test_a_question_is_answered_once(state: Path, capsys: pytest.CaptureFixture[
     for argv, why in (
         (("r1", "m1", "red"), "question m1 has been answered already: 'blue'"),
         (("r1", "m9", "red"), "run r1 has asked no question 'm9'"),
+        (("r1", "red"), "r1 has no question that waits"),
+        (("r1", "m1", "red", "and", "blue"), "put the answer in quotes: reply RUN MESSAGE 'THE"),
         (("r9", "m1", "red"), "there is no run 'r9'; `orchestrator runs` lists them"),
     ):
-        assert run("reply", *argv) == 5
-        assert capsys.readouterr().err == f"error: {why}\n"
+        assert run("reply", *argv) in (2, 5)
+        assert capsys.readouterr().err.startswith(f"error: {why}")
 
 
-def test_a_tool_call_is_allowed_only_by_its_name_or_with_all_others(
+def test_of_several_tool_calls_one_is_allowed_only_by_its_name_or_with_all_others(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for argv in ((), ("c1", "--all")):
-        assert run("approve", "r1", *argv) == 2
+    for argv, code in (((), 5), (("c",), 5), (("c1", "--all"), 2)):
+        assert run("approve", "r1", *argv) == code
         assert "name the calls, or say --all" in capsys.readouterr().err
     assert run("approve", "r1", "c1", "c9") == 5
     assert "r1 has no tool call c9 that waits to be approved" in capsys.readouterr().err
@@ -178,6 +180,30 @@ def test_a_tool_call_is_allowed_only_by_its_name_or_with_all_others(
     assert kept["c2"].message == "not today"
     assert run("approve", "r1", "--all") == 0
     assert capsys.readouterr().out == "no tool call of r1 waits to be approved\n"
+
+
+def test_what_is_meant_needs_no_more_words_than_tell_it_apart(
+    state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("reply", "m", "blue", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["message_id"] == "m1"
+    assert run("reply", "green") == 5
+    assert "nothing waits for you in this project" in capsys.readouterr().err
+    assert run("reject", "c1") == 0  # without its run
+    assert capsys.readouterr().out.startswith("rejected  c1  Bash")
+    assert run("approve", "--json") == 0  # the only one that is left
+    (said,) = json.loads(capsys.readouterr().out)["approvals"]
+    assert (said["call_id"], said["decision"]) == ("c2", "approved")
+    assert run("approve") == 5
+    assert "nothing waits for you in this project" in capsys.readouterr().err
+    assert run("approve", "--all") == 2
+
+    for meant in ("r2", "last"):  # of two runs in the same moment, the last one added
+        assert run("show", meant, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["run_id"] == "r2"
+    assert run("logs", "r") == 5
+    said_ = capsys.readouterr().err
+    assert said_ == "error: 'r' is the beginning of several runs: r2, r1; write more of it\n"
 
 
 @pytest.mark.parametrize(
@@ -293,7 +319,9 @@ def test_a_question_of_a_run_in_one_terminal_is_answered_in_another(
         assert (process.returncode, out) == (0, "it is blue\n")
     capsys.readouterr()
     assert run("pending") == 0
-    assert capsys.readouterr().out == "nothing waits for an answer\n"
+    assert capsys.readouterr().out.startswith("nothing waits for you in this project")
+    assert run("pending", "--hook") == 0
+    assert capsys.readouterr().out == ""
     assert run("wait", run_id) == 0
 
 
@@ -318,7 +346,7 @@ def test_a_run_is_cancelled_from_another_terminal(
         assert process.stderr is not None
         next(line for line in process.stderr if " ready " in line)
         assert run("cancel", run_id) == 0
-        assert capsys.readouterr().out.startswith(f"{run_id}: stuck cancelled (cancelled) in ")
+        assert capsys.readouterr().out.startswith(f"{run_id}: stuck cancelled in ")
         out, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 9
         assert json.loads(out)["status"] == "cancelled"
@@ -349,13 +377,14 @@ async def _container_goes() -> None:
 def test_a_question_is_answered_right_there_at_the_terminal(project: Project) -> None:
     project.agent("asker", ASKING, "ask: parent")
     terminal, theirs = os.openpty()
-    command = [sys.executable, "-c", CODE, "run", "asker", "go"]
+    command = [sys.executable, "-c", CODE, "run", "asker", "go", "--notify"]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         try:
-            _read_until(terminal, b"type the answer to")
+            said = _read_until(terminal, b"type the answer to")
             os.write(terminal, b"blue\n")
-            _read_until(terminal, b"it is blue")
+            said += _read_until(terminal, b"it is blue")
+            assert b"\a" in said
             with suppress(OSError):  # it hangs up
                 while os.read(terminal, 4096):
                     pass

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,28 @@ def as_told(told: Document, /, **more: object) -> Step:
     return tool(found[1], **given, **more)
 
 
-async def claude_plays(stage: Stage, home: Path, play: Play, version: str) -> str:
-    """Run the CLI as a client of `orchestrator serve` until the play is over; what it said last."""
-    claude = _claude(version)
+async def claude_plays(
+    stage: Stage,
+    home: Path,
+    play: Play,
+    version: str,
+    *,
+    command: str = "serve",
+    tools: str = "",
+    more: Sequence[str] = (),
+) -> str:
+    """Run the CLI as a client of `orchestrator serve`, or of another command, until the play is
+    over; what it said last.
+    """
+    claude = claude_executable(version)
     await anyio.Path(home).mkdir()
     # A server of this checkout, whichever one is installed.
-    ours = {k: v for k, v in stage.env.items() if k.startswith(("ORCHESTRATOR_", "PYTHONPATH"))}
+    prefixes = ("ORCHESTRATOR_", "PYTHONPATH", "GATEWAY_")
+    ours = {k: v for k, v in stage.env.items() if k.startswith(prefixes)}
     entry = {
         "type": "stdio",
         "command": COMMAND,
-        "args": ["serve"],
+        "args": [command],
         "env": ours | {"HOME": stage.env["HOME"]},
         "alwaysLoad": True,
     }
@@ -69,7 +81,8 @@ async def claude_plays(stage: Stage, home: Path, play: Play, version: str) -> st
         *(str(claude), "-p", "Begin.", "--model", "claude-sonnet-4-5"),
         *("--output-format", "stream-json", "--verbose", "--setting-sources", ""),
         *("--strict-mcp-config", "--mcp-config", json.dumps({"mcpServers": {"subagents": entry}})),
-        *("--permission-mode", "dontAsk", "--tools", "", "--allowedTools", "mcp__subagents"),
+        *("--permission-mode", "dontAsk", "--tools", tools),
+        *("--allowedTools", ",".join(filter(None, ("mcp__subagents", tools))), *more),
     ]
     async with aclosing(play), serve_on_loopback(_Model(play).answer) as url:
         env = {
@@ -124,16 +137,22 @@ def _last_result(asked: Document) -> Document:
         for block in message["content"]
         if block["type"] == "tool_result"
     ]
+    if not blocks:  # a conversation that has just begun, of a subagent of its own
+        return {}
     content = blocks[-1]["content"]
     said = content if isinstance(content, str) else content[0]["text"]
     if blocks[-1].get("is_error"):
         return {"error_text": said}
-    found, _ = json.JSONDecoder().raw_decode(said)  # the CLI may write reminders below it
+    try:
+        found, _ = json.JSONDecoder().raw_decode(said)  # the CLI may write reminders below it
+    except ValueError:
+        return {"text": said}
     assert isinstance(found, dict), said
     return found
 
 
-def _claude(version: str) -> Path:
+def claude_executable(version: str) -> Path:
+    """The CLI itself, from the cache or fetched; skips the test where it cannot be had."""
     if sys.platform != "linux":
         pytest.skip("the executables whose checksums are known are for Linux")
     arch = arch_of(platform.machine())

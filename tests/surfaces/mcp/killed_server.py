@@ -305,11 +305,15 @@ class Lives:
             ("answer", "questions WHERE answered_by = 'caller'", "message_id"),
             ("approve", "approvals WHERE whom != ''", "call_id"),
         ):
-            sql = "SELECT run_id, subject FROM audit WHERE allowed AND act = ?"
+            # The subject begins with the id of the question or the call.
+            sql = (
+                "SELECT run_id, substr(subject || ' ', 1, instr(subject || ' ', ' ') - 1) "
+                "FROM audit WHERE allowed AND act = ?"
+            )
             let = Counter(self._rows(sql, act))
             given = Counter(self._rows(f"SELECT run_id, {column} FROM {table}"))
             if act == "approve":  # a call that is refused is a row as well, of what is not allowed
-                let += Counter(self._rows(sql.replace("allowed", "NOT allowed"), act))
+                let += Counter(self._rows(sql.replace("WHERE allowed", "WHERE NOT allowed"), act))
             # One more, if a server was killed after it had written that down, and before it acted.
             assert not given - let
             assert all(count == 1 for count in given.values())

@@ -231,23 +231,28 @@ async def raw_server(stage: Stage, **env: str) -> AsyncIterator[Raw]:
             await process.wait()
 
 
+LISTENING = re.compile(r"^listening on (\S+)\n", re.MULTILINE)
+
+
 @asynccontextmanager
-async def http_server(stage: Stage, **env: str) -> AsyncIterator[tuple[anyio.abc.Process, str]]:
+async def http_server(
+    stage: Stage, command: str = "serve", **env: str
+) -> AsyncIterator[tuple[anyio.abc.Process, str]]:
     """A server on a free port of the loopback, and its URL; told to stop when the block ends."""
     with stage.stderr.open("wb") as stderr:
         async with await anyio.open_process(
-            [COMMAND, "serve", "--http", "127.0.0.1:0"],
+            [COMMAND, command, "--http", "127.0.0.1:0"],
             env=stage.env | env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
         ) as process:
             with anyio.fail_after(PATIENCE):
-                while not (said := stage.stderr.read_text()).endswith("\n"):
+                while not (said := LISTENING.search(stage.stderr.read_text())):
                     assert process.returncode is None
                     await anyio.sleep(0.05)
             try:
-                yield process, said.removeprefix("listening on ").strip()
+                yield process, said[1]
             finally:  # a test that fails would wait for it otherwise
                 if process.returncode is None:
                     process.terminate()
@@ -263,9 +268,13 @@ async def call(client: Client, tool: str, **arguments: object) -> t.CallToolResu
 
 
 def text(result: t.CallToolResult) -> str:
-    """All the text of a result, without the fences around answers."""
-    whole = "\n".join(item.text for item in result.content if isinstance(item, t.TextContent))
-    return unfenced(whole)
+    """All the text of a result, without the fences around answers and what they took."""
+    return unfenced(re.sub(r"\n\(completed, run_id [^\n]*\)$", "", whole_text(result)))
+
+
+def whole_text(result: t.CallToolResult) -> str:
+    """What a client reads that shows its model no structured content."""
+    return "\n".join(item.text for item in result.content if isinstance(item, t.TextContent))
 
 
 def unfenced(said: str) -> str:

@@ -13,16 +13,22 @@ from mcp import Client
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import ChangedFile, RunResult
 from orchestrator.engine.tasks.task_book import TaskView
-from orchestrator.surfaces.mcp.answers import document, result_answer, run_answer, tasks_answer
+from orchestrator.surfaces.mcp import server
+from orchestrator.surfaces.mcp.answers.answer import (
+    document,
+    result_answer,
+    run_answer,
+    tasks_answer,
+)
+from orchestrator.surfaces.mcp.answers.shown_changes import SHOWN_FILES, SHOWN_PATCH_LINES
 from orchestrator.surfaces.mcp.server import GREETED_AGENTS
-from orchestrator.surfaces.mcp.shown_changes import SHOWN_FILES, SHOWN_PATCH_LINES
 from tests.answers_check import check_answer
 from tests.surfaces.mcp.mcp_stage import ERAS, TOOLS, text
 from tests.surfaces.task_stage import Document, Serve
 
 era = pytest.mark.parametrize("era", ERAS)
 
-README = (Path(__file__).parent.parent.parent.parent / "README.md").read_text()
+PAGE = (Path(server.__file__).parent / "README.md").read_text()
 
 DONE = RunResult(
     run_id="r1", agent="edit", caller="main", status="completed", reason="ok", result="done"
@@ -161,8 +167,8 @@ def test_a_task_that_has_not_begun_is_not_said_to_run() -> None:
     assert "Still running: r2.\nNot begun yet: r1.\nNext: " in text(answer)
 
 
-def test_the_readme_names_every_field_of_a_result() -> None:
-    section = README.partition("## Results")[2].partition("\n## ")[0]
+def test_the_page_names_every_field_of_a_result() -> None:
+    section = PAGE.partition("## Results")[2].partition("\n## ")[0]
     rows = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
     listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     added = {"next", "unheard", "patch_uri", "changed_files_more"}

@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 
 from orchestrator.domain.result import ChangedFile, RunResult
-from orchestrator.surfaces.mcp.answers import result_answer
+from orchestrator.surfaces.mcp.answers.answer import result_answer
 from tests.surfaces.mcp.mcp_stage import ERAS, PATIENCE, Stage, call, on_stage, text
 
 pytestmark = pytest.mark.anyio
@@ -22,8 +22,8 @@ EDITS = (
     {"text": "I have changed it."},
 )
 
-TOOLS_CHARS = 12_000
-"""Of tools/list with three agents: every client pays for it in every conversation."""
+TOOLS_CHARS = 10_500
+"""Of tools/list with three agents, as a model reads it: every conversation pays for it."""
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +103,15 @@ async def test_changes_come_back_with_a_word_on_how_to_apply_them_and_are_applie
     assert text(result) == (
         "I have changed it.\n"
         "The agent worked on a copy and changed added, greeting.txt. Nothing is applied yet: call "
-        f"apply_changes with run_id {envelope['run_id']}."
+        f"apply_changes with run_id {envelope['run_id']}.\nThe patch:\n"
+        + "\n".join(f"> {line}" for line in envelope["patch"].splitlines())
     )
     assert (place / "greeting.txt").read_text() == "hello\n"
 
     looked = await call(client, "apply_changes", run_id=envelope["run_id"], dry_run=True)
     assert text(looked) == (
-        "2 changed files, which can be applied:\nadded added\nmodified greeting.txt"
+        "2 changed files, which can be applied:\nadded added\nmodified greeting.txt\n"
+        f'Next: to apply them, call apply_changes with run_id "{envelope["run_id"]}".'
     )
     assert (place / "greeting.txt").read_text() == "hello\n"
     assert looked.structured_content is not None
@@ -220,9 +222,14 @@ async def test_what_cannot_be_applied_is_refused_in_a_sentence(client: Client, p
 async def test_a_session_goes_on_and_another_one_knows_nothing_of_it(client: Client) -> None:
     name = f"mine-{token_hex(4)}"
     first = await call(client, "run_subagent", agent_name="keep", prompt="one", session=name)
-    assert text(first) == f"one\nSession {name}."
+
+    def told(answer: str, session: str) -> str:
+        go_on = 'to go on in the same conversation, call run_subagent with agent_name "keep"'
+        return f'{answer}\nSession {session}.\nNext: {go_on} and session "{session}".'
+
+    assert text(first) == told("one", name)
     second = await call(client, "run_subagent", agent_name="keep", prompt="two", session=name)
-    assert text(second) == f"one; two\nSession {name}."
+    assert text(second) == told("one; two", name)
     assert second.structured_content is not None
     assert second.structured_content["session"] == name
 
@@ -231,9 +238,9 @@ async def test_a_session_goes_on_and_another_one_knows_nothing_of_it(client: Cli
     assert fresh.structured_content["result"] == "three"
     given = fresh.structured_content["session"]
     assert given not in ("new", name)
-    assert text(fresh) == f"three\nSession {given}."
+    assert text(fresh) == told("three", given)
     last = await call(client, "run_subagent", agent_name="keep", prompt="four", session=given)
-    assert text(last) == f"three; four\nSession {given}."
+    assert text(last) == told("three; four", given)
 
 
 async def test_a_session_that_cannot_be_is_refused_in_a_sentence(client: Client) -> None:
@@ -257,7 +264,10 @@ async def test_the_list_of_tools_is_short_and_takes_no_argument_that_it_does_not
             assert tool.input_schema["additionalProperties"] is False, tool.name
         for name, argument in tool.input_schema.get("properties", {}).items():
             assert argument.get("description"), f"{tool.name}: {name}"
-    said = json.dumps([tool.model_dump(mode="json", exclude_none=True) for tool in tools])
+    not_for_models = {"annotations", "meta"}
+    said = json.dumps(
+        [tool.model_dump(mode="json", exclude_none=True, exclude=not_for_models) for tool in tools]
+    )
     assert len(said) < TOOLS_CHARS, len(said)
 
 

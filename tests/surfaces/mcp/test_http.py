@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from orchestrator.engine.live import CANCELLED
+from orchestrator.engine.tasks.tasks import CONNECTION_CLOSED
 from orchestrator.surfaces.cli.main import main
 from tests.surfaces.mcp.mcp_stage import (
     ERAS,
@@ -154,6 +157,15 @@ async def test_a_client_hears_of_a_new_agent(url: str, shared_stage: Stage, era:
         assert name not in (await descriptions(client))["run_subagent"]
 
 
+def audited(stage: Stage) -> list[tuple[str, str]]:
+    """Acts and reasons, the oldest first."""
+    db = sqlite3.connect(stage.state / "runs.sqlite")
+    try:
+        return db.execute("SELECT act, why FROM audit ORDER BY number").fetchall()
+    finally:
+        db.close()
+
+
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_call_that_is_cancelled_by_a_client_who_leaves_ends_the_run(
     url: str, shared_stage: Stage, era: str
@@ -169,6 +181,11 @@ async def test_a_call_that_is_cancelled_by_a_client_who_leaves_ends_the_run(
 
     await shared_stage.has_containers(0)
     await shared_stage.has_runs(*before, ("slow", "cancelled", "cancelled"))
+    # Where a client cancels by hanging up, nothing tells that from a connection that broke.
+    said = {"legacy": CANCELLED, "auto": CONNECTION_CLOSED}[era]
+    assert shared_stage.messages()[-1] == said
+    (row,) = [row for row in audited(shared_stage) if row[0] == "cancel"][-1:]
+    assert row[1] == ("" if era == "legacy" else said)
 
 
 async def test_a_server_that_is_told_to_stop_ends_its_runs_first(stage: Stage) -> None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import platform
 import re
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 
 import anyio
 import pytest
 
-from orchestrator.containers.file_lock import file_lock
-from orchestrator.containers.images.claude_binary import arch_of, fetch_claude
-from orchestrator.errors import ImageBuildFailed
 from orchestrator.gateway.model.scripted import Script
-from orchestrator.settings import read_settings
 from tests.gateway.model.scripted_server import scripted_server
+from tests.npm_packages import npm_commands
+from tests.surfaces.mcp.claude_parent import claude_executable
 from tests.surfaces.mcp.mcp_stage import (
     COMMAND,
     PATIENCE,
@@ -37,9 +31,6 @@ from tests.surfaces.mcp.test_answers import WRONG
 pytestmark = pytest.mark.anyio
 
 PACKAGES = Path(__file__).with_name("judges")
-
-INSTALL_SECONDS = 240
-"""For some 70 MB of packages, once for each lock."""
 
 NEEDS_NODE = 22
 """The conformance suite's; where node is older, the locked packages bring one."""
@@ -96,7 +87,7 @@ async def stage(tmp_path: Path, image: str) -> AsyncIterator[Stage]:
 async def test_claude_calls_run_subagent_and_gets_the_answer(
     stage: Stage, tmp_path: Path, version: str
 ) -> None:
-    claude = _claude(version)
+    claude = claude_executable(version)
     home = tmp_path / "home"
     home.mkdir()
     ours = {k: v for k, v in stage.env.items() if k.startswith(("ORCHESTRATOR_", "PYTHONPATH"))}
@@ -144,45 +135,13 @@ async def test_claude_calls_run_subagent_and_gets_the_answer(
     assert stage.runs() == [("echo", "completed", "ok")]
 
 
-def _claude(version: str) -> Path:
-    if sys.platform != "linux":
-        pytest.skip("the executables whose checksums are known are for Linux")
-    arch = arch_of(platform.machine())
-    try:
-        return fetch_claude(read_settings().cache_dir, version, arch, lambda _: None)
-    except ImageBuildFailed:
-        if shutil.which("npm") is None:
-            pytest.skip(f"npm is not here to fetch claude {version}")
-        raise
-
-
 # The judges that come from npm
 
 
 @pytest.fixture(scope="session")
 def judges() -> Path:
-    """The folder with the judges' commands, exactly as locked; installed once into the cache."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not here to install the judges")
-    lock = (PACKAGES / "package-lock.json").read_bytes()
-    place = read_settings().cache_dir / "npm" / hashlib.sha256(lock).hexdigest()[:12]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(place.with_suffix(".lock"), INSTALL_SECONDS, lambda: None):
-        if not place.exists():
-            with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-                folder = shutil.copytree(PACKAGES, Path(scratch) / "judges")
-                quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-                done = subprocess.run(
-                    [npm, "ci", *quiet],
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    timeout=INSTALL_SECONDS,
-                )
-                assert done.returncode == 0, done.stderr.decode()
-                folder.rename(place)
-    return place / "node_modules" / ".bin"
+    """The folder with the judges' commands."""
+    return npm_commands(PACKAGES)
 
 
 async def test_the_inspector_finds_nothing_wrong_with_the_tools(stage: Stage, judges: Path) -> None:
@@ -196,8 +155,9 @@ async def test_the_inspector_calls_run_subagent(stage: Stage, judges: Path, era:
     arguments = ["--tool-arg", "agent_name=echo", "--tool-arg", "prompt=hello"]
     call = ["--method", "tools/call", "--tool-name", "run_subagent", *arguments]
     result = await _inspect(stage, judges, "--protocol-era", era, *call)
-    (said,) = result["content"]
+    said, closing = result["content"]
     assert unfenced(said["text"]) == "the inner agent heard: hello"
+    assert closing["text"].startswith("(completed, run_id r")
     assert result["structuredContent"]["status"] == "completed"
 
 

@@ -16,7 +16,7 @@ from tests.surfaces.task_stage import Document, Serve, Server, bash
 
 pytestmark = pytest.mark.anyio
 
-PATIENCES = {"claude-code": 120, "claude-ai": 60, "codex-mcp-client": 60, "somebody": 60}
+PATIENCES = {"claude-code": 120, "claude-ai": 60, "codex-mcp-client": 60, "somebody": 30}
 """Seconds after which a client gives up, or at least stops to show what happens."""
 
 TIMES_FASTER = 12
@@ -29,8 +29,8 @@ Call = Callable[..., Awaitable[Document]]
 
 @pytest.fixture
 def _faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    def window(name: str, override: float | None) -> float:
-        return window_seconds(name, override) / TIMES_FASTER
+    def window(name: str, override: float | None, version: str) -> float:
+        return window_seconds(name, override, version) / TIMES_FASTER
 
     monkeypatch.setattr("orchestrator.surfaces.mcp.waiting.window_seconds", window)
 
@@ -50,7 +50,7 @@ async def test_a_task_of_ten_minutes_never_exceeds_the_patience_of_its_client(
     calls: dict[str, int] = {}
 
     async def delegate(era: str, name: str) -> None:
-        who = t.Implementation(name=name, version="1")
+        who = t.Implementation(name=name, version="0")
         async with serve(era, client_info=who) as server:
             agent = server.agent(f"long-{name}", *steps, **fields)
             call, made = _impatient(server, PATIENCES[name] / TIMES_FASTER)

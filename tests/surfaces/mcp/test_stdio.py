@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator
 from functools import partial
@@ -21,6 +22,7 @@ from tests.surfaces.mcp.mcp_stage import (
     FOR_EVER,
     PATIENCE,
     TOOLS,
+    Message,
     Notices,
     Stage,
     call,
@@ -122,7 +124,30 @@ async def test_a_run_returns_an_envelope_and_speaks_all_along(client: Client) ->
     # Where a run is slow, what happened last is said again meanwhile.
     kinds = [kind for kind, _ in groupby(message.partition(":")[0] for _, message in said)]
     assert kinds[:4] == ["queued", "starting", "started", "ready"]
-    assert "model_request" in kinds
+    assert "model" in kinds
+
+
+async def test_a_call_that_waits_for_the_agent_image_hears_how_far_it_is(stage: Stage) -> None:
+    stage.add_agent("echo", {"text": "hello"})
+    heard = anyio.Event()
+
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        if message == f"image: pulling {base}":
+            heard.set()
+
+    async def answer_late(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await heard.wait()
+        writer.close()
+
+    async with await asyncio.start_server(answer_late, "127.0.0.1", 0) as registry:
+        base = f"127.0.0.1:{registry.sockets[0].getsockname()[1]}/nothing:1"
+        server = stage.server(ORCHESTRATOR_AGENT_IMAGE="", ORCHESTRATOR_BASE_IMAGE=base)
+        with anyio.fail_after(PATIENCE):
+            async with Client(server) as client:
+                arguments = {"agent_name": "echo", "prompt": "good morning"}
+                result = await client.call_tool("run_subagent", arguments, progress_callback=tell)
+    assert heard.is_set()
+    assert f"{base} is not on the engine and cannot be pulled" in text(result)
 
 
 async def test_a_client_that_waits_hears_something_though_nothing_happens(
@@ -162,7 +187,9 @@ async def test_a_failed_run_is_an_error_whose_text_holds_all_that_helps(client: 
     assert "schema errors:\n> /n: 'three' is not of type 'integer'" in told
     assert 'what it had said last:\n> {"n": "three"}' in told
     assert "what happened last:\n" in told
-    assert f"run_id {envelope['run_id']}, cost $0 (a script" in told
+    took = f"{envelope['duration_ms'] / 1000:.1f} s, 1 turn, 1 request"
+    assert f"run_id {envelope['run_id']}, {took}, 100 tokens in and 20 out, model claude-" in told
+    assert "cost $0 (a script" in told
 
 
 @once
@@ -229,8 +256,8 @@ async def test_arguments_that_nobody_understands_are_an_error(client: Client) ->
     wrong: dict[str, dict[str, object]] = {
         "there is no argument working_directory": {**good, "working_directory": "/x"},
         "prompt is missing": {"agent_name": "echo"},
-        "prompt: Input should be a valid string": {**good, "prompt": 7},
-        "prompt: String should have at least 1 character": {**good, "prompt": ""},
+        "prompt must be text": {**good, "prompt": 7},
+        "prompt must not be empty": {**good, "prompt": ""},
     }
     for why, arguments in wrong.items():
         result = await call(client, "run_subagent", **arguments)
@@ -302,6 +329,42 @@ async def test_a_call_that_the_client_cancels_ends_the_run(stage: Stage, era: st
         assert (await call(client, "list_agents")).structured_content
 
 
+async def test_cancelling_requests_that_have_been_answered_ends_nothing(stage: Stage) -> None:
+    """As opencode 1.18 does with each of its requests; also with the one whose run is handed over
+    and goes on.
+    """
+    asks = {"tool": "mcp__parent__ask_parent", "input": {"question": "Which colour?"}}
+    stage.add_agent("asker", asks, {"text": "it is {last_tool_result}"}, ask="parent")
+    async with raw_server(stage, ORCHESTRATOR_WINDOW_SECONDS="0.01") as server:
+
+        async def ask(tool: str, **arguments: object) -> Message:
+            number = await server.send("tools/call", {"name": tool, "arguments": arguments})
+            answer = await server.until(lambda message: message.get("id") == number)
+            for answered in (begins, number):
+                cancelled = {"requestId": answered, "reason": "AbortError"}
+                await server.send("notifications/cancelled", cancelled)
+            found: Message = answer["result"]["structuredContent"]
+            return found
+
+        await server.initialize("2025-11-25")
+        begins = 2  # the request that begins the run, after the greeting
+        begun = await ask("run_subagent", agent_name="asker", prompt="go")
+        assert begun["status"] in ("pending", "running")  # handed over: its window was short
+        run_id = begun["run_id"]
+        while begun["status"] in ("pending", "running"):  # as soon as its short window lets it
+            (begun,) = (await ask("wait_for_tasks", task_ids=[run_id]))["tasks"]
+        message = begun["questions"][0]["message_id"]
+        await ask("reply_subagent", run_id=run_id, message_id=message, answer="blue")
+        while begun["status"] != "completed":
+            begun = await ask("get_task_details", task_id=run_id)
+        assert begun["result"] == "it is blue"
+        await server.stdin.aclose()
+
+    assert server.process.returncode == 0
+    assert stage.runs() == [("asker", "completed", "ok")]
+    assert stage.stderr.read_text() == ""
+
+
 @pytest.mark.parametrize(
     ("how", "why"),
     [
@@ -360,8 +423,9 @@ async def test_the_oldest_protocol_is_spoken_and_stdout_holds_nothing_else(stage
 
         number = await server.start_run("echo")
         answer = await server.until(lambda message: message.get("id") == number)
-        (said,) = answer["result"]["content"]
+        said, closing = answer["result"]["content"]
         assert unfenced(said["text"]) == "you said: go"
+        assert closing["text"].startswith("(completed, run_id r")
         assert answer["result"]["isError"] is False
 
         await server.stdin.aclose()

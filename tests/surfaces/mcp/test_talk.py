@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.domain.exchange import Approval
 from orchestrator.engine.tasks.task_book import TaskView
-from orchestrator.surfaces.mcp.answers import details, document, run_answer
+from orchestrator.surfaces.mcp.answers.answer import details, document, run_answer
 from tests.surfaces.mcp.mcp_stage import COMMAND, ERAS, PATIENCE, Stage, call, text, unfenced
 from tests.surfaces.task_stage import ASKS, Document, Serve, bash
 

@@ -13,7 +13,7 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from pydantic import ConfigDict
 
 from orchestrator.domain.result import RunResult
-from orchestrator.surfaces.mcp.answers import result_answer
+from orchestrator.surfaces.mcp.answers.answer import result_answer
 from orchestrator.surfaces.mcp.task_extension import TaskExtension
 from tests.surfaces.mcp.mcp_stage import (
     ERAS,

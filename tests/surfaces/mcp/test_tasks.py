@@ -46,10 +46,10 @@ async def test_a_call_that_outlasts_its_window_is_handed_over_and_goes_on(
 async def test_the_window_is_that_of_the_client_and_a_wait_is_never_longer(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    windows: list[tuple[str, float | None]] = []
+    windows: list[tuple[str, float | None, str]] = []
 
-    def window(name: str, override: float | None) -> float:
-        windows.append((name, override))
+    def window(name: str, override: float | None, version: str) -> float:
+        windows.append((name, override, version))
         return 0.1
 
     monkeypatch.setattr("orchestrator.surfaces.mcp.waiting.window_seconds", window)
@@ -61,13 +61,13 @@ async def test_the_window_is_that_of_the_client_and_a_wait_is_never_longer(
             found = await server.call("wait_for_tasks", task_ids=[run["run_id"]], timeout=3600)
             assert run["run_id"] in (*found.get("running", ()), *found.get("pending", ()))
             await server.call("cancel_task", task_id=run["run_id"])
-    assert set(windows) == {(f"claude-code-{era}", None) for era in ERAS}
+    assert set(windows) == {(f"claude-code-{era}", None, "2.1.325") for era in ERAS}
 
 
 async def test_a_call_does_not_outlast_its_client_before_anything_has_begun(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def building(_: LazyRuntime) -> str:
+    async def building(*_: object) -> str:
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -182,7 +182,7 @@ async def test_a_log_is_read_piece_by_piece(serve: Serve, monkeypatch: pytest.Mo
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         assert (events[0]["kind"], events[-1]["kind"]) == ("queued", "ended")
         rest = await call(server.client, "get_logs", run_id=run["run_id"], cursor=cursor)
-        assert text(rest) == f"(nothing new, cursor {cursor})"
+        assert text(rest) == f"(nothing new, completed, cursor {cursor})"
 
 
 async def test_arguments_that_nobody_understands_are_refused(serve: Serve) -> None:

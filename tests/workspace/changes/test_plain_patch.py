@@ -22,11 +22,14 @@ LINES = "".join(f"{number}\n" for number in range(20))
 
 async def test_git_takes_a_patch_of_every_kind_of_change(tmp_path: Path, copy: Path) -> None:
     files: dict[str, str | bytes] = {"middle": LINES, "gone": "x\n", "mode": "", "type": "t\n"}
+    files |= {"gone.bin": b"\0\1", "latin1": "thé\n".encode("latin-1")}
     root = make(tmp_path / "project", {**files, "end": "no newline", "same": "same\n"})
     before = shutil.copytree(root, tmp_path / "before")
     with anyio.fail_after(PATIENCE):
         snapshot = await copy_in(LocalBox(), root, target=str(copy))
         make(copy, {"middle": LINES.replace("10\n", "ten\n"), "end": "still none", "new": "n\n"})
+        make(copy, {"latin1": "café\n".encode("latin-1"), "new.bin": bytes(range(256)) * 3})
+        (copy / "gone.bin").unlink()
         (copy / "gone").unlink()
         (copy / "mode").chmod(0o755)
         (copy / "type").unlink()
@@ -34,6 +37,7 @@ async def test_git_takes_a_patch_of_every_kind_of_change(tmp_path: Path, copy: P
         changes = await collect(LocalBox(), snapshot, tmp_path / "kept", target=str(copy))
         changes = await anyio.to_thread.run_sync(write_plain_patch, changes)
     (patch,) = (tmp_path / "kept").rglob("*patch*")
+    assert changes.utf8_patch_path == patch
     assert changes.patch_bytes == patch.stat().st_size
     git(before, "apply", str(patch))
     assert tree(before) == tree(copy)

@@ -40,6 +40,8 @@ def config_lines(settings: Settings, origins: dict[str, str]) -> Iterator[str]:
     for name in type(settings).model_fields:
         value = shown_value(settings, name)
         lines = [str(item) for item in value] if isinstance(value, list) else [_written(value)]
+        if value is None:
+            lines = [_without(name)]
         for at, line in enumerate(lines or ["none"]):
             rows.append(("", "", line) if at else (name, origins[name], line))
     return table(rows)
@@ -58,7 +60,19 @@ def shown_value(settings: Settings, name: str) -> object:
     return shown
 
 
+def _without(name: str) -> str:
+    """What holds while a setting is not made."""
+    from orchestrator.containers.images.claude_binary import CLAUDE_VERSION
+
+    means = {
+        "agent_image": "the one that is built here",
+        "base_image": "Debian slim, pulled or made here",
+        "claude_binary": "a download, by its checksum",
+        "claude_version": f"{CLAUDE_VERSION}, the newest that is pinned",
+        "window_seconds": "as long as the client is known to wait",
+    }
+    return means.get(name, "none")
+
+
 def _written(value: object) -> str:
-    if value is None:
-        return "none"
     return value if isinstance(value, str) else json.dumps(value)

@@ -6,8 +6,7 @@ import json
 import time
 from datetime import UTC, datetime
 
-import typer
-
+from orchestrator.surfaces.cli.command_help import Commands
 from orchestrator.surfaces.cli.options import JsonOption
 from orchestrator.surfaces.progress import shown_progress
 from orchestrator.surfaces.text import print_lines, table
@@ -15,9 +14,7 @@ from orchestrator.surfaces.text import print_lines, table
 MEGABYTE = 1_000_000
 """As `docker images` counts."""
 
-images_app = typer.Typer(
-    help="The image that agents run in.", no_args_is_help=True, rich_markup_mode=None
-)
+images_app = Commands("The image that agents run in.")
 
 
 @images_app.command()
@@ -55,7 +52,7 @@ def list_(*, as_json: JsonOption = False) -> None:
         return
     lines = []
     for image in images:
-        made = datetime.fromtimestamp(image.created_seconds, UTC).strftime("%Y-%m-%d %H:%M")
+        made = datetime.fromtimestamp(image.created_seconds, UTC).strftime("%Y-%m-%d")
         notes = [
             note
             for note, holds in (("current", image.tag in current), ("in use", image.in_use))

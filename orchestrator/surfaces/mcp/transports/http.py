@@ -23,12 +23,10 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.access import DEFAULT_CALLER, known_caller
-from orchestrator.app import open_tasks
-from orchestrator.engine.service import Service
-from orchestrator.engine.tasks.tasks import STOPPED, Tasks
+from orchestrator.engine.tasks.tasks import STOPPED
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
-from orchestrator.surfaces.mcp.server import build_server
+from orchestrator.surfaces.mcp.transports.served import OpenServed, Served, orchestrator_served
 
 LAST_ANSWERS_SECONDS = 2
 """For answers that are under way when the server is told to stop."""
@@ -47,42 +45,41 @@ MAX_REFUSALS = 1000
 MAX_PORT = 65535
 
 
-async def serve(settings: Settings, address: str) -> None:
+async def serve(
+    settings: Settings, address: str, open_served: OpenServed = orchestrator_served
+) -> None:
     """Serve at HOST:PORT until SIGTERM or SIGINT; port 0 is any that is free."""
     host, port = _checked(settings, address)
     with _bound(host, port) as listener:
-        port = listener.getsockname()[1]
-        async with open_tasks(settings) as (service, runs):
-            await _serve(settings, service, runs, listener, _url(host, port))
+        url = _url(host, listener.getsockname()[1])
+        auth = _auth(settings, url) if settings.http_tokens else {}
+        async with open_served(settings, lambda: _caller(settings), auth) as served:
+            await _serve(settings, served, listener, url)
 
 
-async def _serve(
-    settings: Settings, service: Service, runs: Tasks, listener: socket.socket, url: str
-) -> None:
-    auth = _auth(settings, url) if settings.http_tokens else {}
-    server, watch = build_server(service, runs, lambda: _caller(settings), settings, **auth)
+async def _serve(settings: Settings, served: Served, listener: socket.socket, url: str) -> None:
+    server = served.server
 
     @server.custom_route("/health", methods=["GET"])  # type: ignore[untyped-decorator]  # the SDK
     async def health(_: Request) -> JSONResponse:
         return JSONResponse({"ok": True})
 
     app = noting_refusals(
-        server.streamable_http_app(transport_security=_allowed_hosts(settings, url)), service
+        server.streamable_http_app(transport_security=_allowed_hosts(settings, url)), served
     )
     web = _Web(
         uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_ANSWERS_SECONDS)
     )
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_on_signal, web, runs)
-        tasks.start_soon(watch)
-        tasks.start_soon(service.keep_warm)
-        runs.serve()
+        tasks.start_soon(_stop_on_signal, web, served)
+        for work in served.beside:
+            tasks.start_soon(work)
         print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
         await web.serve([listener])
         tasks.cancel_scope.cancel()
 
 
-def noting_refusals(app: ASGIApp, service: Service) -> ASGIApp:
+def noting_refusals(app: ASGIApp, served: Served) -> ASGIApp:
     """The same, and each request that it refuses for its token or its host is in the audit first;
     not more than MAX_REFUSALS in one process, since a stranger can make as many as it likes.
     """
@@ -96,7 +93,7 @@ def noting_refusals(app: ASGIApp, service: Service) -> ASGIApp:
                 if why is not None:
                     left -= 1
                     client = scope.get("client") or ("unknown",)
-                    await service.note_stranger(str(client[0]), why)
+                    await served.note_stranger(str(client[0]), why)
             await send(message)
 
         await app(scope, receive, sending)
@@ -112,13 +109,13 @@ class _Web(uvicorn.Server):
         yield
 
 
-async def _stop_on_signal(web: uvicorn.Server, runs: Tasks) -> None:
+async def _stop_on_signal(web: uvicorn.Server, served: Served) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             # Streams that clients hold open end only by being cut: a traceback each, otherwise.
             for name in ("uvicorn.error", "mcp"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
-            runs.leave(STOPPED)
+            served.leave(STOPPED)
             web.should_exit = True
 
 

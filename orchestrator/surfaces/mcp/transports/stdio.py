@@ -8,33 +8,35 @@ import sys
 from collections.abc import AsyncIterable
 
 import anyio
+import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
-from orchestrator.app import open_tasks, own_caller
-from orchestrator.engine.tasks.tasks import CLIENT_LEFT, STOPPED, Tasks
+from orchestrator.app import own_caller
+from orchestrator.engine.tasks.tasks import CLIENT_LEFT, STOPPED
 from orchestrator.settings import Settings
-from orchestrator.surfaces.mcp.server import build_server
+from orchestrator.state import check_state
+from orchestrator.surfaces.mcp.transports.served import OpenServed, Served, orchestrator_served
 
 _Messages = AsyncIterable[SessionMessage | Exception]
 _Hears = MemoryObjectSendStream[SessionMessage | Exception]
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, open_served: OpenServed = orchestrator_served) -> None:
     """Serve until stdin ends, SIGTERM or SIGINT; runs under way are cancelled, containers gone."""
+    # First: the thread that reads stdin waits for the client, and would keep an error from it.
+    await anyio.to_thread.run_sync(check_state, settings)
     async with stdio_server() as (reader, writer), anyio.create_task_group() as tasks:
-        async with open_tasks(settings) as (service, runs):
-            server, watch = build_server(service, runs, lambda: own_caller(settings), settings)
-            low = server._lowlevel_server  # noqa: SLF001 its public run() minds no signal
+        async with open_served(settings, lambda: own_caller(settings), {}) as served:
+            low = served.server._lowlevel_server  # noqa: SLF001 its public run() minds no signal
             options = low.create_initialization_options()
             heard, hears = anyio.create_memory_object_stream[SessionMessage | Exception]()
             with anyio.CancelScope() as scope:
-                tasks.start_soon(_cancel_on_signal, scope, runs)
-                tasks.start_soon(watch)
-                tasks.start_soon(service.keep_warm)
-                runs.serve()
-                tasks.start_soon(_pass_on, reader, heard, runs)
+                tasks.start_soon(_cancel_on_signal, scope, served)
+                for work in served.beside:
+                    tasks.start_soon(work)
+                tasks.start_soon(_pass_on, reader, heard, served)
                 await low.run(hears, writer, options)
         if scope.cancelled_caught:
             # The thread that reads stdin cannot be interrupted; all that is ours is closed.
@@ -43,18 +45,18 @@ async def serve(settings: Settings) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def _pass_on(reader: _Messages, heard: _Hears, runs: Tasks) -> None:
+async def _pass_on(reader: _Messages, heard: _Hears, served: Served) -> None:
     """Pass on what the client says until it leaves: the server ends its calls at once, and their
     runs are to say why.
     """
     with heard:
         async for message in reader:
             await heard.send(message)
-        runs.leave(CLIENT_LEFT)
+        served.leave(CLIENT_LEFT)
 
 
-async def _cancel_on_signal(scope: anyio.CancelScope, runs: Tasks) -> None:
+async def _cancel_on_signal(scope: anyio.CancelScope, served: Served) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
-            runs.leave(STOPPED)
+            served.leave(STOPPED)
             scope.cancel()

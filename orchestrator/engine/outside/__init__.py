@@ -1,0 +1,1 @@
+"""For agents outside: what they may call of our servers of tools."""

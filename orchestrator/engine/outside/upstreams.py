@@ -1,0 +1,182 @@
+"""Servers of tools for agents outside: one instance for each connection and agent, from the same
+pool as those of runs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import anyio
+import anyio.to_thread
+from pydantic import JsonValue
+
+from orchestrator.catalog.folder import KnownServer
+from orchestrator.domain.outside import OutsideRules
+from orchestrator.domain.tool_lock import JsonMap
+from orchestrator.domain.tool_server import ToolServer
+from orchestrator.engine.outside.outside_service import OutsideConnection
+from orchestrator.errors import (
+    GatewayRefused,
+    OrchestratorError,
+    ServerUnavailable,
+    ToolChanged,
+    ToolTimeout,
+)
+from orchestrator.gateway.tools.pool import (
+    CallFailed,
+    OnProgress,
+    ServerPool,
+    Sharers,
+    WantedServer,
+)
+from orchestrator.gateway.tools.results import PROGRESS_CHARS, one_line
+from orchestrator.redaction import Redactor, clean_json
+
+if TYPE_CHECKING:
+    from orchestrator.gateway.tools.live_server import LiveServer
+
+CheckTrusted = Callable[[ToolServer, OutsideRules], None]
+"""NotTrusted if agents outside would reach what the operator has not trusted them with. Blocks."""
+
+MAX_OUTSIDE_INSTANCES = 64
+"""Of all connections together: each is a container, and clients open as many sessions as they
+like."""
+
+
+class BrokeredUpstreams:
+    """OutsideUpstreams (engine/outside/outside_service.py): servers as runs have them."""
+
+    def __init__(self, pool: ServerPool, check_trust: CheckTrusted, project: str) -> None:
+        self._pool = pool
+        self._check_trust = check_trust
+        self._project = project
+        self._used: defaultdict[str, set[tuple[Sharers, str]]] = defaultdict(set)
+        """By session: what was started for it."""
+        self._redactors: WeakKeyDictionary[LiveServer, tuple[tuple[str, ...], Redactor]] = (
+            WeakKeyDictionary()
+        )
+
+    async def call(
+        self,
+        known: KnownServer,
+        tool: str,
+        arguments: Mapping[str, JsonValue],
+        *,
+        connection: OutsideConnection,
+        agent: str,
+        rules: OutsideRules,
+        seconds: float | None,
+        on_progress: OnProgress,
+    ) -> JsonMap:
+        with anyio.move_on_after(seconds):
+            try:
+                await anyio.to_thread.run_sync(self._check_trust, known.server, rules)
+                return await self._called(known, tool, arguments, connection, agent, on_progress)
+            except GatewayRefused:
+                raise
+            except OrchestratorError as exc:
+                raise ServerUnavailable(str(exc)) from exc
+        raise ToolTimeout(
+            f"{known.server.name}/{tool} has not answered within {(seconds or 0) * 1000:g} ms; it "
+            "may have acted all the same"
+        )
+
+    async def end(self, session: str) -> None:
+        for scope in {scope for scope, _ in self._used.pop(session, ())}:
+            await self._pool.end(scope)
+
+    async def _called(
+        self,
+        known: KnownServer,
+        tool: str,
+        arguments: Mapping[str, JsonValue],
+        connection: OutsideConnection,
+        agent: str,
+        on_progress: OnProgress,
+    ) -> JsonMap:
+        server = known.server
+        scope = self._scope(server, connection, agent)
+        self._make_room(connection.session, scope, server.name)
+        async with self._pool.lease(WantedServer(server, known.lock, scope)) as live:
+            if tool in live.drift.changed:
+                raise ToolChanged(
+                    f"{server.name}/{tool} is not the tool that was pinned, and is not called; the "
+                    f"operator looks at it with: orchestrator servers diff {server.name}"
+                )
+            try:
+                heard = self._without_secrets(live, on_progress)
+                answer = await _patiently(server, tool, live.call, arguments, heard)
+            except CallFailed as exc:
+                if live.loss.happened.is_set():
+                    raise ServerUnavailable(f"the server {server.name} is gone: {exc}") from exc
+                answer = _said(f"the server answered with an error: {exc}")
+            redactor = self._redactor(live)
+        clean = await anyio.to_thread.run_sync(clean_json, answer, redactor.text)
+        return clean if isinstance(clean, dict) else {}
+
+    def _scope(self, server: ToolServer, connection: OutsideConnection, agent: str) -> Sharers:
+        if server.share == "project":
+            return Sharers("project", self._project)
+        kind = "run" if connection.lasting else "session"
+        return Sharers(kind, f"outside {connection.session} {agent}")
+
+    def _without_secrets(self, live: LiveServer, on_progress: OnProgress) -> OnProgress:
+        async def heard(progress: float, total: float | None, message: str | None) -> None:
+            if message is not None:
+                clean = await anyio.to_thread.run_sync(self._redactor(live).text, message)
+                message = one_line(clean, PROGRESS_CHARS)
+            await on_progress(progress, total, message)
+
+        return heard
+
+    def _redactor(self, live: LiveServer) -> Redactor:
+        """What hides a server's secrets. To make one takes longer than most calls, and tokens are
+        renewed.
+        """
+        secrets = live.secrets()
+        known = self._redactors.get(live)
+        if known is None or known[0] != secrets:
+            known = self._redactors[live] = secrets, Redactor(secrets)
+        return known[1]
+
+    def _make_room(self, session: str, scope: Sharers, server: str) -> None:
+        known = (scope, server) in self._used[session]
+        if not known and self._pool.running >= MAX_OUTSIDE_INSTANCES:
+            raise ServerUnavailable(
+                f"{MAX_OUTSIDE_INSTANCES} servers run for other sessions and agents already, and "
+                f"{server} is not started; end a session, or try later"
+            )
+        if scope.kind != "project":
+            self._used[session].add((scope, server))
+
+
+async def _patiently(
+    server: ToolServer,
+    tool: str,
+    call: Callable[..., Awaitable[JsonMap]],
+    arguments: Mapping[str, JsonValue],
+    on_progress: OnProgress,
+) -> JsonMap:
+    """What the server answers; ToolTimeout if it says nothing for as long as its file allows."""
+    with anyio.CancelScope() as scope:
+
+        def renew() -> None:
+            scope.deadline = anyio.current_time() + server.call_seconds
+
+        async def heard(progress: float, total: float | None, message: str | None) -> None:
+            renew()
+            await on_progress(progress, total, message)
+
+        renew()
+        return await call(tool, arguments, heard)
+    raise ToolTimeout(
+        f"{server.name}/{tool} has not answered within {server.call_seconds:g} s; it may have "
+        "acted all the same"
+    )
+
+
+def _said(text: str) -> JsonMap:
+    return {"content": [{"type": "text", "text": text}], "isError": True}

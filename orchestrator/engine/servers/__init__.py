@@ -1,0 +1,1 @@
+"""Servers of tools for runs: started, shared, and bound to a run."""

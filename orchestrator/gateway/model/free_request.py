@@ -1,0 +1,68 @@
+"""One request to the model API that costs nothing: does it answer, and take the credential?"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import anyio
+
+from orchestrator.gateway.http.headers import Headers
+from orchestrator.gateway.model.credential import credential_of
+from orchestrator.gateway.model.upstream import HttpUpstream, UpstreamLost, UpstreamRequest
+from orchestrator.settings import Settings
+
+FREE_TARGET = "/v1/models?limit=1"
+"""A list of models, which no account pays for."""
+
+FREE_SECONDS = 15.0
+"""For the whole of it."""
+
+FREE_BYTES = 64 * 1024
+"""Of the answer, that are read."""
+
+API_VERSION = ("anthropic-version", "2023-06-01")
+
+
+class FreeAnswer(NamedTuple):
+    """What the API said; status 0 if it said nothing."""
+
+    status: int
+    said: str = ""
+
+
+async def ask_for_free(settings: Settings) -> FreeAnswer:
+    """Ask the API that the settings name for a list of its models, with their credential."""
+    upstream = HttpUpstream(settings.anthropic_base_url)
+    credential = credential_of(settings)
+    headers: Headers = (API_VERSION, ("accept-encoding", "identity"))
+    if credential is not None:
+        headers = credential.added_to(headers)
+    body = b""
+    try:
+        with anyio.fail_after(FREE_SECONDS):
+            async with upstream.send(UpstreamRequest("GET", FREE_TARGET, headers)) as answer:
+                async for chunk in answer.body:
+                    body += chunk
+                    if len(body) > FREE_BYTES:
+                        break
+                status = answer.status
+    except TimeoutError:
+        return FreeAnswer(0, f"no answer in {FREE_SECONDS:.0f} s")
+    except UpstreamLost as exc:
+        return FreeAnswer(0, str(exc))
+    finally:
+        await upstream.aclose()
+    if credential is not None:
+        body = credential.removed_from(body)
+    return FreeAnswer(status, _message(body) if status >= 400 else "")
+
+
+def _message(body: bytes) -> str:
+    """What an error says, in the shape that the API gives it, or in any."""
+    try:
+        said = json.loads(body)
+        message = said["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return " ".join(str(message).split())[:200]

@@ -1,0 +1,512 @@
+"""One container's way to servers of tools: every call is decided here, written down, and only then
+made. Nothing that a request says of who makes it is believed: it is the run whose wire it came
+through.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+import anyio.to_process
+from pydantic import JsonValue
+
+from orchestrator import output, tool_rules
+from orchestrator.domain import Frozen
+from orchestrator.domain.exchange import Approval
+from orchestrator.domain.tool_lock import Brokered, JsonMap
+from orchestrator.errors import OrchestratorError
+from orchestrator.gateway.doorway import Decided, undecided
+from orchestrator.gateway.parent import Ask
+from orchestrator.gateway.rpc import RpcObject, text_result
+from orchestrator.gateway.tools.pool import (
+    CallFailed,
+    Elicit,
+    OnProgress,
+    ServerPool,
+    Sharers,
+    WantedServer,
+)
+from orchestrator.gateway.tools.results import (
+    PROGRESS_CHARS,
+    SPILL_BYTES,
+    ShownAnswer,
+    one_line,
+    shown_result,
+    with_file,
+)
+from orchestrator.gateway.tools.verdicts import verdict_on
+from orchestrator.runners.json_fields import dicts_of
+from orchestrator.tool_rules import ToolVerdict, What
+
+if TYPE_CHECKING:
+    from orchestrator.gateway.tools.live_server import LiveServer
+
+log = logging.getLogger(__name__)
+
+MAX_AT_ONCE = 16
+"""Calls of one container that wait for an answer at the same time."""
+
+TOLD_CHARS = 200
+"""Of the name of what was called."""
+
+WHY_CHARS = 500
+"""Of what a server says about why it failed, in the record."""
+
+NO_RUN = "no run is there to call this for: it has ended, or has not begun"
+
+Approve = Callable[[str, str, dict[str, object]], Awaitable[Approval]]
+"""An id, a tool and its arguments -> whether somebody allows it."""
+
+Spill = Callable[[str, bytes], Awaitable[str]]
+"""A path in the agent's container and what to write there -> what went wrong, or ""."""
+
+
+class ToolSeen(Frozen):
+    """One call that has ended, or was refused."""
+
+    server: str
+    tool: str
+    direct: bool
+    """It did not come from the agent's CLI, as far as can be told."""
+    allowed: bool
+    code: str = ""
+    rule: str = ""
+    why: str = ""
+    is_error: bool = False
+    bytes: int = 0
+    """Of the answer's text."""
+    duration_ms: int = 0
+
+
+class OnTools(Protocol):
+    """Tells the run's record what passed."""
+
+    def called(self, seen: ToolSeen) -> None: ...
+    def drifted(self, server: str, changed: Sequence[str], new: Sequence[str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class RunTools:
+    """What calls of one run need of it."""
+
+    run_id: str
+    pool: ServerPool
+    scopes: Mapping[str, Sharers]
+    """Who shares an instance of each server."""
+    on_tools: OnTools
+    approve: Approve
+    ask: Ask | None
+    """None if the agent may not ask."""
+    cleaned: Callable[[object], Awaitable[object]]
+    """A JSON value without what is secret."""
+    spill: Spill
+    know: Callable[[Sequence[str]], None]
+    """From now on, these are not to be seen."""
+    decided: Decided = undecided
+    at_work: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+class ToolAccess:
+    """The servers that one container may use. What they offer can be listed before a run is there,
+    since the CLI asks for it when it starts; calls belong to the run that it is bound to.
+    """
+
+    def __init__(self, brokered: Sequence[Brokered] = ()) -> None:
+        self.servers = {each.name: each for each in brokered}
+        self._run: RunTools | None = None
+        self._calls: Counter[str] = Counter()
+        self._number = 0
+        self._open: set[anyio.CancelScope] = set()
+        self._changed: dict[str, frozenset[str]] = {}
+        self._told_new: set[str] = set()
+        self.on_list_changed: Callable[[str], None] = lambda _: None
+        """Told which server's list has changed, for clients inside."""
+
+    def bind(self, run: RunTools) -> None:
+        """From now on calls are this run's."""
+        self._run, self._number = run, 0
+        self._calls.clear()
+
+    def revoke(self) -> None:
+        """The run has ended: give up what is under way."""
+        self._run = None
+        for scope in self._open:
+            scope.cancel()
+
+    def tools(self, server: str) -> tuple[JsonMap, ...]:
+        """What the agent is shown of a server's tools."""
+        each = self.servers[server]
+        return tool_rules.offered(each.use, each.lock, self._changed.get(server, frozenset()))
+
+    async def call(
+        self,
+        server: str,
+        name: str,
+        arguments: Mapping[str, JsonValue],
+        *,
+        what: What = "tool",
+        direct: bool,
+        on_progress: OnProgress | None = None,
+    ) -> RpcObject:
+        """A call of a tool, from the decision to what the agent is shown; or a resource that is
+        read, or a prompt that is filled in. It raises nothing: what goes wrong is a tool's result
+        that says so.
+        """
+        run = self._run
+        if run is None:
+            return text_result(NO_RUN, is_error=True)
+        if len(self._open) >= MAX_AT_ONCE:
+            said = f"{MAX_AT_ONCE} calls wait already; let one of them end first"
+            return text_result(said, is_error=True)
+        call = _Call(self, run, self.servers[server], name, what, direct=direct)
+        with anyio.CancelScope() as scope:
+            self._open.add(scope)
+            try:
+                with run.at_work():
+                    return await call.made(arguments, on_progress)
+            except OrchestratorError as exc:
+                call.tell(is_error=True, why=str(exc))
+                return text_result(str(exc), is_error=True)
+            finally:
+                self._open.discard(scope)
+        return text_result("the call was given up", is_error=True)
+
+    async def verdict(
+        self, each: Brokered, name: str, what: What, arguments: Mapping[str, JsonValue]
+    ) -> ToolVerdict:
+        """What `tool_rules` says of a call, without holding up other runs."""
+        changed = self._changed.get(each.name, frozenset())
+        return await verdict_on(each, name, arguments, changed, self._calls[each.name], what=what)
+
+    def verdict_now(self, each: Brokered, name: str, what: What) -> ToolVerdict:
+        """The same without the arguments and without waiting: other calls of the run may have been
+        counted since.
+        """
+        changed = self._changed.get(each.name, frozenset())
+        calls = self._calls[each.name]
+        return tool_rules.decide(each.use, each.lock, name, what=what, changed=changed, calls=calls)
+
+    def count(self, server: str) -> int:
+        """One more call of the run's; which it is."""
+        self._calls[server] += 1
+        self._number += 1
+        return self._number
+
+    def drifted(self, upstream: LiveServer) -> None:
+        """A server's tools are not those that were pinned: those are not callable any more."""
+        name, drift = upstream.name, upstream.drift
+        if self._run is None or drift.changed == self._changed.get(name, frozenset()):
+            new = drift.new - self._told_new
+            if self._run is None or not new:
+                return
+        self._changed[name] = drift.changed
+        self._told_new |= drift.new
+        self._run.on_tools.drifted(name, sorted(drift.changed), sorted(drift.new))
+        self.on_list_changed(name)
+
+
+class _Call:
+    """One call of one tool."""
+
+    def __init__(
+        self,
+        access: ToolAccess,
+        run: RunTools,
+        each: Brokered,
+        name: str,
+        what: What,
+        *,
+        direct: bool,
+    ) -> None:
+        self._access = access
+        self._run = run
+        self._each = each
+        self._name = name
+        self._what = what
+        self._direct = direct
+        self._began = time.monotonic()
+        self._rule = ""
+        self._patience: _Patience | None = None
+
+    async def made(
+        self, arguments: Mapping[str, JsonValue], on_progress: OnProgress | None
+    ) -> RpcObject:
+        verdict = await self._access.verdict(self._each, self._name, self._what, arguments)
+        if not verdict.allowed:
+            return await self._refused(verdict)
+        now = self._access.verdict_now(self._each, self._name, self._what)
+        if not now.allowed:
+            return await self._refused(now)
+        number = self._access.count(self._each.name)  # no await since: it is one of max_calls
+        if verdict.asks:
+            verdict = await self._approved(verdict, number)
+            if not verdict.allowed:
+                return await self._refused(verdict)
+        self._rule = verdict.rule
+        how = " (direct)" if self._direct else ""
+        await self._run.decided(
+            "tool", f"{self._subject} #{number}", allowed=True, why=verdict.rule + how
+        )
+        return await self._asked(verdict.arguments, number, on_progress)
+
+    @property
+    def _subject(self) -> str:
+        return f"{self._each.name}/{self._told}"
+
+    @property
+    def _told(self) -> str:
+        """What is called, for people; patterns in agent.md are written in the same way."""
+        before = "" if self._what == "tool" else f"{self._what}:"
+        return (before + self._name)[:TOLD_CHARS]
+
+    async def _refused(self, verdict: ToolVerdict) -> RpcObject:
+        self.tell(allowed=False, code=verdict.code, rule=verdict.rule, why=verdict.why)
+        why = f"{verdict.code}: {verdict.rule}" + (" (direct)" if self._direct else "")
+        await self._run.decided("tool", self._subject, allowed=False, why=why)
+        said = f"refused by the orchestrator ({verdict.code}): {verdict.why}"
+        return text_result(said, is_error=True)
+
+    async def _approved(self, verdict: ToolVerdict, number: int) -> ToolVerdict:
+        """Have somebody decide; the run waits. What they edit is looked at as any other call."""
+        name = f"mcp__{self._each.name}__{self._told}"
+        sent: dict[str, object] = dict(verdict.arguments)
+        if self._what == "resource":
+            sent = {"uri": self._name}  # all that the server is told
+        decided = await self._run.approve(f"{self._run.run_id}-t{number}", name, sent)
+        if not decided.approved:
+            why = decided.message or "it was not approved; do without it"
+            return ToolVerdict(allowed=False, rule=verdict.rule, code="DENIED_BY_POLICY", why=why)
+        if decided.new_input is None:
+            return verdict
+        if self._what == "resource":
+            if decided.new_input == sent:
+                return verdict
+            why = "it was approved with another URI; read that, if you need it"
+            return ToolVerdict(allowed=False, rule=verdict.rule, code="DENIED_BY_POLICY", why=why)
+        edited = {key: _json(value) for key, value in decided.new_input.items()}
+        again = await self._access.verdict(self._each, self._name, self._what, edited)
+        return again.model_copy(update={"asks": False})
+
+    async def _asked(
+        self, arguments: JsonMap, number: int, on_progress: OnProgress | None
+    ) -> RpcObject:
+        each, run = self._each, self._run
+        wanted = WantedServer(each.server, each.lock, run.scopes[each.name], self._elicit())
+        async with run.pool.lease(wanted, self._access.drifted) as upstream:
+            run.know(upstream.secrets())
+            if self._what == "tool" and self._name in upstream.drift.changed:
+                changed = tool_rules.decide(
+                    each.use, each.lock, self._name, changed=upstream.drift.changed
+                )
+                return await self._refused(changed)
+            self._patience = _Patience(each.server.call_seconds)
+            try:
+                async with self._patience.lasting():
+                    heard = self._with_patience(on_progress)
+                    answer = await self._answer(upstream, arguments, heard)
+            except CallFailed as exc:
+                answer = _said(str(exc), "the server answered with an error: ")
+            if self._patience.over:
+                seconds = f"{each.server.call_seconds:g} s"
+                self.tell(is_error=True, why=f"no answer within {seconds}")
+                return text_result(f"{each.name} did not answer within {seconds}", is_error=True)
+        return await self._shown(answer, number)
+
+    async def _answer(self, upstream: LiveServer, arguments: JsonMap, heard: OnProgress) -> JsonMap:
+        if self._what == "tool":
+            return await upstream.call(self._name, arguments, heard)
+        if self._what == "resource":
+            return await upstream.read(self._name)
+        texts = {key: str(value) for key, value in arguments.items()}
+        return await upstream.prompt(self._name, texts)
+
+    async def _shown(self, answer: Mapping[str, object], number: int) -> RpcObject:
+        """What the agent sees of an answer: without secrets, cut, and in a fence."""
+        each = self._each
+        clean = await self._run.cleaned(answer)
+        file = f"/tmp/{each.name}-{number}.txt"  # noqa: S108 inside the container
+        shown = shown_result(
+            _as_content(clean if isinstance(clean, dict) else {}),
+            server=each.name,
+            name=self._told,
+            limit=each.server.result_kb * 1024,
+            file=file,
+        )
+        result = await self._spilled(shown, file)
+        self.tell(is_error=result["isError"] is True, size=shown.size)
+        return result
+
+    async def _spilled(self, shown: ShownAnswer, file: str) -> RpcObject:
+        if not shown.whole:
+            return shown.result
+        data = shown.whole.encode(errors="replace")[:SPILL_BYTES]
+        problem = await self._run.spill(file, data)
+        return with_file(shown, file, problem) if problem else shown.result
+
+    def tell(
+        self,
+        *,
+        allowed: bool = True,
+        code: str = "",
+        rule: str = "",
+        why: str = "",
+        is_error: bool = False,
+        size: int = 0,
+    ) -> None:
+        self._run.on_tools.called(
+            ToolSeen(
+                server=self._each.name,
+                tool=self._told,
+                direct=self._direct,
+                allowed=allowed,
+                code=code,
+                rule=rule or self._rule,
+                why=why[:WHY_CHARS],
+                is_error=is_error,
+                bytes=size,
+                duration_ms=round((time.monotonic() - self._began) * 1000),
+            )
+        )
+
+    def _with_patience(self, on_progress: OnProgress | None) -> OnProgress:
+        async def heard(progress: float, total: float | None, message: str | None) -> None:
+            if self._patience is not None:
+                self._patience.renew()
+            if on_progress is None:
+                return
+            if message is not None:
+                message = one_line(str(await self._run.cleaned(message)), PROGRESS_CHARS)
+            await on_progress(progress, total, message)
+
+        return heard
+
+    def _elicit(self) -> Elicit | None:
+        """How the server asks something: the caller of the run, if the agent may."""
+        ask = self._run.ask
+        if ask is None:
+            return None
+
+        async def elicit(message: str, schema: JsonMap) -> JsonMap | None:
+            with self._patience.waiting() if self._patience is not None else nullcontext():
+                clean = await self._run.cleaned(message)
+                question = question_of(self._each.name, str(clean), schema)
+                if question is None:
+                    return None
+                return answer_of(await ask(question, DECLINE), schema)
+
+        return elicit
+
+
+class _Patience:
+    """How long an answer is waited for; not while somebody else is."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._scope = anyio.CancelScope()
+        self._waits = 0
+
+    @property
+    def over(self) -> bool:
+        return self._scope.cancelled_caught
+
+    @asynccontextmanager
+    async def lasting(self) -> AsyncIterator[None]:
+        """What is done in this block is cancelled when there is no answer for so long."""
+        with self._scope:
+            self.renew()
+            yield
+
+    def renew(self) -> None:
+        patient = anyio.current_time() + self._seconds
+        self._scope.deadline = float("inf") if self._waits else patient
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return _Waiting(self)
+
+    def wait(self, more: int) -> None:
+        self._waits += more
+        self.renew()
+
+
+class _Waiting(AbstractContextManager[None]):
+    def __init__(self, patience: _Patience) -> None:
+        self._patience = patience
+
+    def __enter__(self) -> None:
+        self._patience.wait(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._patience.wait(-1)
+
+
+DECLINE = "decline"
+
+FIELD_NAME = r"[A-Za-z0-9_.-]{1,64}"
+"""Of what a server wants to know."""
+
+
+def question_of(server: str, message: str, schema: JsonMap) -> str | None:
+    """What a server wants to know, as a question of the run; the words are a stranger's. None if
+    what it calls a field is no name: that would stand outside the fence.
+    """
+    said = output.fence(message, "question", server=server)
+    properties = schema.get("properties")
+    fields = properties if isinstance(properties, dict) else {}
+    if not all(re.fullmatch(FIELD_NAME, name) for name in fields):
+        return None
+    if len(fields) == 1:
+        how = "Answer with the value alone"
+    else:
+        how = f"Answer with a JSON object with {', '.join(fields)}"
+    return f"The server {server} asks, in a call of the agent's:\n{said}\n{how}, or say {DECLINE}."
+
+
+def answer_of(text: str, schema: JsonMap) -> JsonMap | None:
+    """The content of an answer that was given in words; None if it is declined, or does not fit."""
+    if text.strip().lower() == DECLINE:
+        return None
+    properties = schema.get("properties")
+    fields = properties if isinstance(properties, dict) else {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text.strip()
+    if not isinstance(value, dict):
+        if len(fields) != 1:
+            return None
+        ((name, part),) = fields.items()
+        kind = part.get("type") if isinstance(part, dict) else "string"
+        if kind == "boolean" and isinstance(value, str):
+            value = {"yes": True, "no": False}.get(value.lower(), value)
+        value = {name: str(text).strip() if kind == "string" else value}
+    quick = not output.may_be_slow(text, schema)  # else the server will have to say
+    return None if quick and output.violations(value, schema) else value
+
+
+def _as_content(answer: Mapping[str, object]) -> Mapping[str, object]:
+    """What was read, or a prompt's messages, in the form of a tool's answer."""
+    if "contents" in answer:
+        parts = dicts_of(answer, "contents")
+        return {"content": [{"type": "resource", "resource": part} for part in parts]}
+    if "messages" in answer:
+        said = [message.get("content") for message in dicts_of(answer, "messages")]
+        return {"content": said}
+    return answer
+
+
+def _said(text: str, before: str = "") -> JsonMap:
+    return {"content": [{"type": "text", "text": before + text}], "isError": True}
+
+
+def _json(value: object) -> JsonValue:
+    parsed: JsonValue = json.loads(json.dumps(value))
+    return parsed

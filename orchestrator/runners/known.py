@@ -1,0 +1,8 @@
+"""The agent CLIs that agent.md can name under `runner`."""
+
+from __future__ import annotations
+
+from orchestrator.runners.claude.dialogue import Claude
+from orchestrator.runners.contract import Runner
+
+RUNNERS: dict[str, Runner] = {"claude": Claude()}

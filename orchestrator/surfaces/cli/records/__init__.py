@@ -1,0 +1,1 @@
+"""Commands about what has run: lists, logs, costs, decisions."""

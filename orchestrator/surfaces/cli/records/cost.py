@@ -1,0 +1,133 @@
+"""`orchestrator cost`: what runs have cost, by agent, day, project or model; facts and estimates
+apart, and each run counted once, also one that an agent had run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from orchestrator.domain.words import counted
+from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, on_book
+from orchestrator.surfaces.cli.records.run_table import project_name
+from orchestrator.surfaces.cli.records.runs import seconds_of
+from orchestrator.surfaces.text import one_line, print_lines, table
+
+if TYPE_CHECKING:
+    from orchestrator.store.reports import Spending
+
+By = Literal["agent", "day", "project", "model"]
+
+COUNTED_USE = (
+    "requests",
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+)
+MONEY_SPENT = ("cost_usd", "estimated_usd")
+TOTAL = "total"
+
+COST_HEADINGS = ("RUNS", "REQUESTS", "TOKENS IN", "OUT", "COST", "ESTIMATED")
+
+
+def cost(
+    *,
+    by: Annotated[
+        By, typer.Option("--by", metavar="WHAT", help="agent, day, project or model.")
+    ] = "agent",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Runs that were begun since then: 30d, 12h, 2w.")
+    ] = "",
+    all_: EveryProjectOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the runs of this project have cost, facts and estimates apart.
+
+    What a run had other agents do counts for those, so that nothing counts twice.
+    """
+    begun = time.time() - seconds_of(since) if since else 0.0
+    everywhere = all_ or by == "project"
+    spent = on_book(
+        lambda book, project: book.store.reports.spending(
+            projects=None if everywhere else (project, ""), since=begun
+        )
+    )
+    rows = cost_rows(spent, by)
+    if as_json:
+        said = {"by": by, "since": begun or None, "rows": rows, TOTAL: _sum(TOTAL, spent)}
+        print(json.dumps(said))
+        return
+    if not rows:
+        print("nothing has run" + ("" if everywhere else " in this project; --all looks at all"))
+        return
+    print_lines(cost_table(rows, by, _sum(TOTAL, spent)))
+
+
+def cost_rows(spent: Sequence[Spending], by: By) -> list[dict[str, object]]:
+    """A row for each agent, day, project or model: what cost most first, days in their order."""
+    groups: dict[str, list[Spending]] = defaultdict(list)
+    for each in spent:
+        groups[_group(each, by)].append(each)
+    if by == "day":
+        order = sorted(groups)
+    else:
+        order = sorted(groups, key=lambda name: (-_cost(groups[name]), name))
+    return [_sum(name, groups[name]) for name in order]
+
+
+def cost_table(
+    rows: Sequence[dict[str, object]], by: By, total: dict[str, object]
+) -> Iterator[str]:
+    """The rows, and below them what they come to."""
+    shown = [_cells(row, by) for row in (*rows, *([total] if len(rows) > 1 else []))]
+    yield from table([(by.upper(), *COST_HEADINGS), *shown])
+    if scripted := total["scripted_runs"]:
+        yield f"{counted(int(str(scripted)), 'run')} had a script for a model, and cost nothing"
+    if total["estimated_usd"]:
+        yield "ESTIMATED is besides: answers that broke off, or never came, and may be billed"
+
+
+def _cells(row: dict[str, object], by: By) -> tuple[str, ...]:
+    read = [row["input_tokens"], row["cache_read_tokens"], row["cache_write_tokens"]]
+    name = str(row["name"])
+    name = project_name(name) if by == "project" and name != TOTAL else one_line(name) or "(none)"
+    estimated = float(str(row["estimated_usd"]))
+    numbers = (row["runs"], row["requests"], sum(int(str(each)) for each in read))
+    return (
+        name,
+        *(
+            f"{number:>{len(heading)},}"
+            for number, heading in zip(numbers, COST_HEADINGS, strict=False)
+        ),
+        f"{row['output_tokens']:,}",
+        f"${row['cost_usd']:.4f}",
+        f"${estimated:.4f}" if estimated else "",
+    )
+
+
+def _sum(name: str, spent: Iterable[Spending]) -> dict[str, object]:
+    mine = tuple(spent)
+    return {
+        "name": name,
+        "runs": len({each.run_id for each in mine}),
+        "scripted_runs": len({each.run_id for each in mine if each.scripted}),
+        **{field: sum(getattr(each, field) for each in mine) for field in COUNTED_USE},
+        **{field: round(sum(getattr(each, field) for each in mine), 6) for field in MONEY_SPENT},
+    }
+
+
+def _group(spending: Spending, by: By) -> str:
+    if by == "day":
+        return datetime.fromtimestamp(spending.created, UTC).astimezone().strftime("%Y-%m-%d")
+    return str(getattr(spending, by))
+
+
+def _cost(spent: Iterable[Spending]) -> float:
+    return sum(each.cost_usd + each.estimated_usd for each in spent)

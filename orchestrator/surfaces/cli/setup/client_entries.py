@@ -1,0 +1,158 @@
+"""How each MCP client is told of our server: which file, what entry, and what it asks its person.
+
+Pure. What is said of a client was seen with the version that stands beside it, or is documented by
+its makers where it says so; `tests/surfaces/mcp/test_clients.py` runs those that can be had.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from orchestrator.settings import OWN_VARIABLES
+from orchestrator.surfaces.cli.setup.merging import Entry
+
+SERVER = "subagents"
+"""What the server is called in every client."""
+
+AGENTS_DIR = "ORCHESTRATOR_AGENTS_DIR"
+
+CODEX_APPROVED = (
+    *("run_subagent", "run_subagents", "delegate_task", "wait_for_tasks"),
+    *("reply_subagent", "resume_subagent_task"),
+)
+"""Tools that codex need not ask about: what an agent may do is decided in its agent.md, and none of
+these changes anything outside of its container. It asks about the others that do: apply_changes and
+cancel_task. Those that only look are known by their annotations."""
+
+CODEX_CALL_SECONDS = 300
+"""What codex 0.166 waits for a call; written, since it was 60 in older ones."""
+
+_WITHHELD_BY_GEMINI = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|KEY|AUTH|CREDENTIAL|CREDS|CERT")
+"""Variables with such a name are not handed to a server unless its entry names them (0.61)."""
+
+
+class Client(NamedTuple):
+    """One program that can call us."""
+
+    title: str
+    file: str
+    """In the project."""
+    kind: Literal["json", "toml"]
+    path: tuple[str, ...]
+    """Where in the file the entry belongs."""
+    entry: Callable[[str, Path], Entry]
+    """Our command and the agents directory -> the entry."""
+    asks: str
+    """For people: what it asks, what it was told not to ask, what it withholds."""
+
+
+def _plain(command: str, agents: Path) -> Entry:
+    return {"command": command, "args": ["serve"], "env": {AGENTS_DIR: str(agents)}}
+
+
+def _typed(command: str, agents: Path) -> Entry:
+    return {"type": "stdio", **_plain(command, agents)}
+
+
+def _gemini(command: str, agents: Path) -> Entry:
+    withheld = [name for name in OWN_VARIABLES if _WITHHELD_BY_GEMINI.search(name)]
+    handed = {name: f"${{{name}:-}}" for name in withheld if name != AGENTS_DIR}
+    return {**_plain(command, agents), "env": {AGENTS_DIR: str(agents), **handed}}
+
+
+def _codex(command: str, agents: Path) -> Entry:
+    return {
+        "command": command,
+        "args": ["serve"],
+        "env_vars": [name for name in OWN_VARIABLES if name != AGENTS_DIR],
+        "required": True,  # else the first turn begins after a second, with the server or without
+        "tool_timeout_sec": CODEX_CALL_SECONDS,
+        "env": {AGENTS_DIR: str(agents)},
+        "tools": {tool: {"approval_mode": "approve"} for tool in CODEX_APPROVED},
+    }
+
+
+KNOWN_CLIENTS: Mapping[str, Client] = {
+    "claude": Client(
+        title="Claude Code",
+        file=".mcp.json",
+        kind="json",
+        path=("mcpServers", SERVER),
+        entry=_plain,
+        asks="""\
+It asks whether you trust the folder ("No, exit" is preselected), then whether to use the server
+subagents: choose "Use this MCP server". The preselected "Continue without" is remembered; `claude
+mcp reset-project-choices` has it ask again. `claude -p` asks nothing and needs
+--allowedTools mcp__subagents.""",
+    ),
+    "codex": Client(
+        title="codex",
+        file=".codex/config.toml",
+        kind="toml",
+        path=("mcp_servers", SERVER),
+        entry=_codex,
+        asks="""\
+It asks whether you trust the folder, and reads the file only if you do; `codex exec` does not ask,
+and reads it in a folder that you have trusted. The file approves the tools that start agents, wait
+for them and talk to them; codex asks before apply_changes and cancel_task, and `codex exec` does
+without those two. codex waits for the server and does not begin without it (`required`); it hands
+the server only the variables that env_vars names: add those that hold secrets of yours
+(ORCHESTRATOR_SECRET_...).""",
+    ),
+    "copilot": Client(
+        title="Copilot CLI",
+        file=".mcp.json",
+        kind="json",
+        path=("mcpServers", SERVER),
+        entry=_plain,
+        asks="""\
+It asks whether you trust the folder ("Yes" is preselected) and starts the server only if you do; it
+asks before each tool. `copilot -p` needs --trust-folder and --allow-tool=subagents.""",
+    ),
+    "gemini": Client(
+        title="gemini",
+        file=".gemini/settings.json",
+        kind="json",
+        path=("mcpServers", SERVER),
+        entry=_gemini,
+        asks="""\
+It asks whether you trust the folder ("Trust folder" is preselected) and starts the server only if
+you do; it asks before each tool. `gemini -p` cannot ask: in a folder that you have not trusted, set
+GEMINI_CLI_TRUST_WORKSPACE=true (--skip-trust comes too late for this file), and name the tools in
+--allowed-tools, such as mcp_subagents_run_subagent. gemini withholds variables with KEY, TOKEN,
+SECRET and the like in their names: the entry hands over those of the orchestrator; add those that
+hold secrets of yours (ORCHESTRATOR_SECRET_...).""",
+    ),
+    "vscode": Client(
+        title="VS Code",
+        file=".vscode/mcp.json",
+        kind="json",
+        path=("servers", SERVER),
+        entry=_typed,
+        asks="It asks whether you trust the server before it first starts it, and before tools.",
+    ),
+    "cursor": Client(
+        title="Cursor",
+        file=".cursor/mcp.json",
+        kind="json",
+        path=("mcpServers", SERVER),
+        entry=_plain,
+        asks="""\
+Switch the server subagents on in its settings, under MCP. It asks before each tool unless auto-run
+is on.""",
+    ),
+    "zed": Client(
+        title="Zed",
+        file=".zed/settings.json",
+        kind="json",
+        path=("context_servers", SERVER),
+        entry=_plain,
+        asks="""\
+It reads the file in a folder that you have trusted, and asks before each tool unless
+agent.tool_permissions says otherwise.""",
+    ),
+}
+"""All whose files `orchestrator init --client` writes."""

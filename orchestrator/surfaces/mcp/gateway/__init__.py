@@ -1,0 +1,1 @@
+"""`orchestrator gateway`: four tools that lead agents outside to our servers of tools."""

@@ -1,0 +1,140 @@
+"""Instances of servers: one start however many call, ended with their users, shared as said."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from orchestrator.domain.tool_lock import Brokered
+from orchestrator.domain.tool_server import ToolServer
+from orchestrator.errors import ServerFailed
+from orchestrator.gateway.rpc import RpcObject
+from orchestrator.gateway.tools.access import ToolAccess
+from orchestrator.gateway.tools.pool import MAX_STARTS, Sharers, WantedServer
+from tests.gateway.tools.near_servers import PATIENCE, Rig, near_server, use_of
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    made = Rig()
+    with anyio.fail_after(PATIENCE):
+        yield made
+        await made.pool.aclose()
+    assert made.pool.running == 0
+
+
+async def access_to(rig: Rig, server: ToolServer, run: str = "r1", kind: str = "run") -> ToolAccess:
+    lock = await rig.lock(server)
+    access = ToolAccess((Brokered(use=use_of("*"), server=server, lock=lock),))
+    access.bind(rig.run_tools(run, kind=kind))
+    return access
+
+
+def said(result: RpcObject) -> str:
+    content = result["content"]
+    assert isinstance(content, list)
+    return "\n".join(block["text"] for block in content)
+
+
+async def call(access: ToolAccess, tool: str, **arguments: object) -> str:
+    given = {key: value for key, value in arguments.items() if isinstance(value, (int, str, list))}
+    return said(await access.call("it", tool, given, direct=False))
+
+
+async def test_a_server_starts_once_however_many_call_it_at_once(rig: Rig) -> None:
+    access = await access_to(rig, near_server())
+    counts: list[str] = []
+
+    async def count() -> None:
+        counts.append((await call(access, "count")).split("\n")[1].split()[0])
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(12):
+            tasks.start_soon(count)
+    assert rig.started == ["it"]
+    assert sorted(map(int, counts)) == list(range(1, 13))  # one process has heard them all
+
+
+async def test_what_is_a_runs_own_ends_with_it_and_what_is_shared_when_it_is_idle(rig: Rig) -> None:
+    server = near_server(idle_seconds=0.2)
+    mine, theirs = await access_to(rig, server), await access_to(rig, server, "r2")
+    for access in (mine, theirs):
+        assert "\n1 " in await call(access, "count")
+    assert (rig.started, rig.pool.running) == (["it", "it"], 2)
+    await rig.pool.end(Sharers("run", "r1"))
+    assert rig.pool.running == 1
+    assert "\n2 " in await call(theirs, "count")
+    await rig.pool.end(Sharers("run", "r2"))
+
+    shared = [await access_to(rig, server, run, kind="project") for run in ("r3", "r4")]
+    rig.started.clear()
+    counts = [await call(access, "count") for access in shared]
+    assert [count.split("\n")[1].split()[0] for count in counts] == ["1", "2"]
+    assert rig.started == ["it"]
+    while rig.pool.running:
+        await anyio.sleep(0.01)
+
+
+async def test_a_server_of_another_file_or_lock_is_another_instance(rig: Rig) -> None:
+    one, other = near_server(), near_server(description="changed")
+    accesses = [await access_to(rig, server, kind="project") for server in (one, other)]
+    rig.started.clear()
+    for access in accesses:
+        await call(access, "count")
+    assert rig.started == ["it", "it"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "fields", "why"),
+    [
+        ("exits", {}, "does not speak MCP"),
+        ("silent", {"start_seconds": 0.3}, "it did not answer within 0.3 s"),
+    ],
+)
+async def test_a_server_that_does_not_start_is_told_and_tried_again(
+    rig: Rig, mode: str, fields: dict[str, Any], why: str
+) -> None:
+    access = await access_to(rig, near_server(mode, **fields))
+    for _ in range(2):
+        assert why in await call(access, "echo", text="x")
+    assert rig.started == ["it", "it"]
+    wanted = WantedServer(near_server(mode, **fields), None, Sharers("run", "x"))
+    with pytest.raises(ServerFailed, match=why):
+        async with rig.pool.lease(wanted):
+            pass
+    assert rig.pool.running == 0
+
+
+async def test_a_server_that_dies_is_started_again_a_few_times_and_then_no_more(rig: Rig) -> None:
+    access = await access_to(rig, near_server())
+    for _ in range(MAX_STARTS):
+        assert "it has exited" in await call(access, "die")
+    assert rig.started == ["it"] * MAX_STARTS
+    assert "is not started again" in await call(access, "echo", text="x")
+    assert rig.started == ["it"] * MAX_STARTS
+
+
+async def test_a_call_that_is_not_answered_is_given_up_and_the_server_goes_on(rig: Rig) -> None:
+    access = await access_to(rig, near_server(call_seconds=0.3))
+    assert "did not answer within 0.3 s" in await call(access, "hang")
+    assert '"text": "x"' in await call(access, "echo", text="x")
+    assert rig.started == ["it"]
+
+
+async def test_a_run_that_ends_gives_up_its_calls(rig: Rig) -> None:
+    access = await access_to(rig, near_server())
+    results: list[str] = []
+
+    async def wait() -> None:
+        results.append(await call(access, "slow", seconds=600))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        while not rig.audit:
+            await anyio.sleep(0.01)
+        access.revoke()
+    assert results == ["the call was given up"]
+    assert "no run is there" in await call(access, "echo", text="x")
