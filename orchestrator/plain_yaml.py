@@ -59,6 +59,11 @@ class YamlRefused(ValueError):
 
 def load_yaml(data: bytes) -> object:
     """The value that a file's content describes; YamlRefused with the first thing that is wrong."""
+    return load_document(data).value
+
+
+def load_document(data: bytes) -> YamlDocument:
+    """The same, with the lines of its parts; there are no problems."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -67,7 +72,7 @@ def load_yaml(data: bytes) -> object:
     document = read_yaml(text)
     if document.problems:
         raise YamlRefused(document.problems[0])
-    return document.value
+    return document
 
 
 def read_yaml(text: str, first_line: int = 1, *, last_wins: bool = False) -> YamlDocument:

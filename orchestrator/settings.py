@@ -1,7 +1,7 @@
 """Process settings, read once at the edge. The only place that knows the environment.
 
-A flag wins over the environment, that over orchestrator.yaml in the current directory, and that
-over the default. The file may have come with a repository that a stranger wrote: it may hold no
+A flag wins over the environment, that over the project's orchestrator.yaml, that over the user's
+config.yaml, and that over the default. The project's file may have come with a repository that a stranger wrote: it may hold no
 secret, and it may not say where secrets are sent: which model API, which engine.
 """
 
@@ -29,7 +29,7 @@ MIN_TOKEN_CHARS = 16
 """A shorter token for the HTTP server could be guessed."""
 
 SETTINGS_FILE = "orchestrator.yaml"
-"""Looked for in the current directory; its keys are the names of the fields below."""
+"""In the project's folder (`project_root`); its keys are the names of the fields below."""
 USER_FILE = "config.yaml"
 """The user's own, for all projects, beside secrets.yaml."""
 
@@ -185,11 +185,11 @@ def read_settings_with_origins(
 ) -> tuple[Settings, dict[str, str]]:
     """The settings, and for each of them where it came from. A flag that is None was not given."""
     env = os.environ if environ is None else environ
-    here = cwd or Path.cwd()
+    root = project_root(cwd or Path.cwd(), _home(env))
     layers = (
-        *_defaults(env, here),
+        *_defaults(env, root),
         *_from_file(_config_dir(env) / USER_FILE, "user"),
-        *_from_file(here / SETTINGS_FILE, "project"),
+        *_from_file(root / SETTINGS_FILE, "project"),
         *_from_environment(env),
         *((name, value, f"--{name.replace('_', '-')}") for name, value in (flags or {}).items()),
     )
@@ -197,7 +197,7 @@ def read_settings_with_origins(
     origins = dict.fromkeys(Settings.model_fields, "default")
     for name, value, origin in layers:
         if value is None or (
-            origin == str(here / SETTINGS_FILE) and _is_looser(name, value, values)
+            origin == str(root / SETTINGS_FILE) and _is_looser(name, value, values)
         ):
             continue
         values[name], origins[name] = value, origin
@@ -212,6 +212,32 @@ def read_settings_with_origins(
             )
     check_declared(settings, settings.caller, origins["caller"])
     return settings, origins
+
+
+def project_root(here: Path, home: Path) -> Path:
+    """The folder of the project that a folder belongs to: the first one, from it upwards, that has
+    agents or an orchestrator.yaml; the folder itself if none has.
+
+    As git does, it stays in the repository, and passes by what another user could have put there:
+    agents of theirs would run for this user. A home is a project only to those who are in it.
+    """
+    for folder in (here, *here.parents):
+        if folder != here and (folder == home or not _is_own(folder)):
+            break
+        if (folder / SETTINGS_FILE).is_file() or any(folder.glob("agents/*/agent.md")):
+            return folder
+        if (folder / ".git").exists():
+            break
+    return here
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether this user, and no other, decides what is in a folder."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH
 
 
 def user_file() -> Path:
@@ -239,7 +265,7 @@ def check_declared(settings: Settings, caller: str, origin: str) -> None:
         )
 
 
-def _defaults(env: Mapping[str, str], here: Path) -> tuple[tuple[str, object, str], ...]:
+def _defaults(env: Mapping[str, str], root: Path) -> tuple[tuple[str, object, str], ...]:
     """The defaults that depend on where we are; the others are written in Settings."""
     home = _home(env)
     state = Path(env.get("XDG_STATE_HOME") or home / ".local/state")
@@ -250,8 +276,8 @@ def _defaults(env: Mapping[str, str], here: Path) -> tuple[tuple[str, object, st
         ("state_dir", state / "subagent-orchestrator", "default"),
         ("cache_dir", cache / "subagent-orchestrator", "default"),
         ("secrets_file", _config_dir(env) / "secrets.yaml", "default"),
-        ("agents_dir", here / "agents", "default"),
-        ("allowed_roots", tuple(dict.fromkeys((home, here))), "default"),
+        ("agents_dir", root / "agents", "default"),
+        ("allowed_roots", tuple(dict.fromkeys((home, root))), "default"),
         ("engine_candidates", _usual_sockets(env, home), "default"),
         ("engine_candidates", (context,) if context else None, "docker context"),
         (

@@ -18,7 +18,13 @@ from orchestrator.engine.project_trust import ProjectTrust
 from orchestrator.engine.tasks.news import News
 from orchestrator.engine.tasks.task_book import TaskBook
 from orchestrator.errors import OperatorError
-from orchestrator.settings import Settings, git_configurations, moved_credentials
+from orchestrator.settings import (
+    SETTINGS_FILE,
+    Settings,
+    git_configurations,
+    moved_credentials,
+    project_root,
+)
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionKey, SessionRow, SessionRows
@@ -155,7 +161,7 @@ def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
         own=(
             settings.agents_dir,
             settings.cache_dir,
-            Path.cwd() / "orchestrator.yaml",
+            project_root(Path.cwd(), settings.home) / SETTINGS_FILE,
             *((settings.claude_binary,) if settings.claude_binary else ()),
             *((settings.gateway_rules,) if settings.gateway_rules else ()),
         ),

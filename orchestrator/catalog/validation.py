@@ -64,7 +64,7 @@ class _Report:
             self._problems.add(self.place(loc), self._unknown_field(loc))
             return
         fields = self._fields_at(loc)
-        said = _sentence(error, fields, secret="env" in loc[:-1] or "args" in loc[:-1])
+        said = sentence(error, fields, secret="env" in loc[:-1] or "args" in loc[:-1])
         field, _, rest = said.partition(" ")
         if error["type"] == "value_error" and field in fields:
             loc, said = (*loc, field), rest  # several fields do not fit: it begins with one of them
@@ -107,7 +107,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(inner)
 
 
-def _sentence(error: ErrorDetails, fields: tuple[str, ...], *, secret: bool) -> str:
+def sentence(error: ErrorDetails, fields: tuple[str, ...] = (), *, secret: bool = False) -> str:
     """What was found, and what is allowed."""
     given = error["input"]
     what = found(given, secret=secret)
@@ -126,7 +126,7 @@ def _sentence(error: ErrorDetails, fields: tuple[str, ...], *, secret: bool) -> 
         case "string_type":
             hint = "; put it in quotes" if isinstance(given, bool | int | float) else ""
             return f"must be text, found {what}{hint}"
-        case "string_too_short":
+        case "string_too_short" | "too_short":
             return "must not be empty"
         case "bool_type":
             return f"must be true or false, found {what}"

@@ -157,12 +157,16 @@ async def _read(text: str, schema: dict[str, object] | None) -> output.Answer:
 
 
 def too_late(live: LiveRun) -> str:
-    seconds = f"{live.plan.timeout_seconds:.0f} s"
+    """What is said of a run whose time is over; whose limit it was decides what would help."""
+    agent, seconds = live.plan.agent, live.plan.timeout_seconds
+    if seconds >= agent.timeout_ms / 1000:
+        mend = "Ask for less, or raise timeout_ms in its agent.md"
+    elif live.task.depth:
+        mend = "Ask for less: it had the time that its caller had left"
+    else:
+        mend = "Ask for less, or allow more with --timeout"
     said = "; what it had said last is in partial_text" if live.last_text else ""
-    return (
-        f"{live.plan.agent.name} was not done after {seconds}{said}. "
-        "Ask for less, or raise timeout_ms"
-    )
+    return f"{agent.name} was not done after {round(seconds, 1):g} s{said}. {mend}"
 
 
 async def keep_time(live: LiveRun, conversation: Conversation) -> None:

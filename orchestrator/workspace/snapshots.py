@@ -73,17 +73,17 @@ def rebased(changes: Changes, snapshot: Snapshot, *, at: float) -> Changes:
         if brings_content(after) and not brings_content(before):
             untold.add(after.path)
     if untold:
-        raise ApplyRefused(_taken_back(snapshot.root, sorted(untold)))
+        raise ApplyRefused(_taken_back(changes.run_id, snapshot.root, sorted(untold)))
     return changes.model_copy(update={"changes": against})
 
 
-def _taken_back(root: Path, paths: Sequence[str]) -> str:
+def _taken_back(run_id: str, root: Path, paths: Sequence[str]) -> str:
     lines = in_lines([*map(shown, paths)], NAMED_PATHS)
     return (
         f"{root} was left as it is, since the agent has taken back in this run what was applied of "
         f"an earlier one, and the changes of this run do not tell of it:{lines}\n"
         "call the session once more and apply what comes of that, which is compared with what is "
-        "there now, or take what you want from `orchestrator show RUN --patch` yourself"
+        f"there now, or take what you want from `orchestrator show {run_id} --patch` yourself"
     )
 
 

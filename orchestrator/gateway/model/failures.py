@@ -13,6 +13,11 @@ from orchestrator.gateway.model.upstream import ModelWay
 
 NO_CREDENTIAL = "set ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
 
+NO_MODEL = (
+    f"there is no credential for the model API; {NO_CREDENTIAL}, or, to try an agent without a "
+    "model, ORCHESTRATOR_SCRIPTED=1: then the script.yaml beside its agent.md plays the model"
+)
+
 UNREACHABLE = "the orchestrator cannot reach the model API"
 """How the gateway's own answer begins (gateway/model/errors.py)."""
 

@@ -16,13 +16,22 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import anyio
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 
+from orchestrator.catalog.problems import did_you_mean, found
+from orchestrator.catalog.validation import sentence
 from orchestrator.domain import Frozen
-from orchestrator.domain.words import requirement
 from orchestrator.errors import AuthorError
 from orchestrator.gateway.model.upstream import UpstreamLost, UpstreamRequest, UpstreamResponse
-from orchestrator.plain_yaml import YamlRefused, load_yaml
+from orchestrator.plain_yaml import Loc, YamlRefused, load_document, written
 
 TEXT_PIECES = 3
 """How many deltas a text comes in."""
@@ -32,6 +41,13 @@ SCRIPT_BYTES = 16 * 1024 * 1024
 
 PLACEHOLDER_CHARS = 20_000
 """Of what is put in for a placeholder."""
+
+STEP_FORMS = (
+    "a step is `text: …`, or `tool: NAME` with `input: {…}`, or a list of these, or `error: STATUS`"
+)
+
+STEP_WORDS = ("text", "tool", "error", "blocks")
+"""Each step has one of these."""
 
 ERROR_TYPES = {
     400: "invalid_request_error",
@@ -72,6 +88,15 @@ class StepUsage(Frozen):
     cache_creation_input_tokens: Annotated[int, Field(ge=0)] = 0
 
 
+def _kind_of(block: object) -> str:
+    uses = "tool" in block if isinstance(block, dict) else isinstance(block, ToolCall)
+    return "tool" if uses else "text"
+
+
+Block = Annotated[
+    Annotated[Text, Tag("text")] | Annotated[ToolCall, Tag("tool")], Discriminator(_kind_of)
+]
+
 CutKind = bool | Literal["clean"]
 
 
@@ -79,7 +104,7 @@ class ScriptedReply(Frozen):
     """The model answers."""
 
     kind: Literal["reply"] = "reply"
-    blocks: Annotated[tuple[Text | ToolCall, ...], Field(min_length=1)]
+    blocks: Annotated[tuple[Block, ...], Field(min_length=1)]
     delay_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
     pause_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
     """After each of the pieces that it says."""
@@ -105,7 +130,33 @@ class Refusal(Frozen):
     repeat: bool = False
 
 
-Step = Annotated[ScriptedReply | Refusal, Field(discriminator="kind")]
+def _full_form(step: object) -> object:
+    """A step as its author may write it -> with its kind; ValueError if it can be none."""
+    if isinstance(step, ScriptedReply | Refusal):
+        return step
+    if isinstance(step, list):
+        return {"kind": "reply", "blocks": tuple(step)}
+    if not isinstance(step, dict):
+        raise ValueError(f"is no step; {STEP_FORMS}")  # noqa: TRY004 pydantic knows ValueErrors
+    if not any(word in step for word in STEP_WORDS):
+        guess = next((guess for key in step if (guess := did_you_mean(key, STEP_WORDS))), None)
+        hint = f"; did you mean '{guess}'?" if guess else ""
+        raise ValueError(f"has no text, tool or error{hint or f'; {STEP_FORMS}'}")
+    if len(said := [word for word in STEP_WORDS if word in step]) > 1:
+        listed = "" if "error" in said else ", or as a list in one"
+        raise ValueError(f"has {' and '.join(said)}; write them as two steps{listed}")
+    if "error" in step:
+        return {"kind": "error", **step}
+    if isinstance(step.get("blocks"), list):
+        return {"kind": "reply", **step, "blocks": tuple(step["blocks"])}
+    block = {key: step[key] for key in ("text", "tool", "input") if key in step}
+    rest = {key: value for key, value in step.items() if key not in block}
+    return {"kind": "reply", **({"blocks": (block,)} if block else {}), **rest}
+
+
+Step = Annotated[
+    ScriptedReply | Refusal, Field(discriminator="kind"), BeforeValidator(_full_form)
+]
 
 OVER = ScriptedReply(blocks=(Text(text="(the script has no more steps)"),))
 
@@ -120,11 +171,6 @@ class Script(Frozen):
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
     each_task: bool = False
     """Begin anew with every message of the user: for agents with sessions."""
-
-    @field_validator("steps", mode="before")
-    @classmethod
-    def _short_forms(cls, steps: object) -> object:
-        return [_full_form(step) for step in steps] if isinstance(steps, list) else steps
 
     @model_validator(mode="after")
     def _only_the_last_repeats(self) -> Self:
@@ -141,20 +187,64 @@ class Script(Frozen):
 
 
 def load_script(path: Path) -> Script:
-    """A YAML file -> Script, or a sentence about what is wrong with it."""
+    """A YAML file -> Script; AuthorError with the line and what to write there."""
     try:
-        return Script.model_validate(load_yaml(_bytes(path)))
+        document = load_document(_bytes(path))
     except OSError as exc:
         raise AuthorError(f"the script {path} cannot be read: {exc.strerror}") from exc
     except YamlRefused as exc:
         raise AuthorError(f"the script {path}:{exc}") from exc
+    try:
+        return Script.model_validate_json(json.dumps(document.value), strict=True)
     except ValidationError as exc:
-        first = exc.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise AuthorError(
-            f"the script {path} is wrong: {where or 'it'} "
-            f"{requirement(first['type'], first['msg'])}"
-        ) from exc
+        first = exc.errors(include_url=False)[0]
+        loc = near = _place(first["loc"], document.value)
+        while near and near not in document.lines:
+            near = near[:-1]
+        parts = (str(document.lines.get(near, 1)), written(loc), _told(first, loc))
+        raise AuthorError(f"the script {path}:{': '.join(filter(None, parts))}") from exc
+
+
+def _place(loc: Loc, value: object) -> Loc:
+    """Where the author has written what an error is about: without the kinds of steps and blocks,
+    and without `blocks` where a step has none of that name.
+    """
+    if len(loc) < 3 or not isinstance(value, dict):
+        return loc
+    field, number, _, *rest = loc
+    step = value[str(field)][number]
+    if rest[0] == "cut":
+        rest = rest[:1]
+    elif rest[0] == "blocks":
+        blocks, at, inner = rest[:1], rest[1:2], rest[3:]
+        if isinstance(step, list):
+            rest = [*at, *inner]
+        else:
+            rest = [*blocks, *at, *inner] if "blocks" in step else inner
+    return (field, number, *rest)
+
+
+def _told(error: ErrorDetails, loc: Loc) -> str:
+    """What is wrong there, and what to write."""
+    if not loc and error["type"] != "value_error":
+        return f"must be `steps:` with a list; {STEP_FORMS}"
+    if loc == ("steps",):
+        return f"{sentence(error)}; {STEP_FORMS}"
+    if error["type"] == "extra_forbidden":
+        if len(loc) == 1:
+            models: tuple[type[Frozen], ...] = (Script,)
+        elif "usage" in loc:
+            models = (StepUsage,)
+        else:
+            models = (Text, ToolCall, ScriptedReply, Refusal)
+        known = dict.fromkeys(name for model in models for name in model.model_fields)
+        known.pop("kind", None)
+        guess = did_you_mean(str(loc[-1]), known)
+        hint = f"did you mean '{guess}'?" if guess else f"allowed: {', '.join(known)}"
+        return f"unknown field; {hint}"
+    if loc[-1:] == ("cut",):
+        return f"must be true, false or clean, found {found(error['input'])}"
+    return sentence(error, ("text", "tool"))
 
 
 def _bytes(path: Path) -> bytes:
@@ -216,18 +306,6 @@ class ScriptedUpstream:
 
 
 # A step -> the API's words
-
-
-def _full_form(step: object) -> object:
-    if isinstance(step, list):
-        return {"kind": "reply", "blocks": step}
-    if not isinstance(step, Mapping) or "kind" in step:
-        return step
-    if "error" in step:
-        return {"kind": "error", **step}
-    block = {key: step[key] for key in ("text", "tool", "input") if key in step}
-    rest = {key: value for key, value in step.items() if key not in block}
-    return {"kind": "reply", **({"blocks": [block]} if block else {}), **rest}
 
 
 def _message(step: ScriptedReply, asked: Mapping[str, object]) -> dict[str, object]:

@@ -34,10 +34,7 @@ class ModelService:
         if upstream is None:
             upstream, credential, way = self._upstream, self._credential, self._way
         if upstream is None:
-            raise OperatorError(
-                "there is no credential for the model API; set ANTHROPIC_API_KEY, "
-                "ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
-            )
+            raise OperatorError(NO_MODEL)
         return ModelAccess(upstream, credential, server_tools, way)
 
 

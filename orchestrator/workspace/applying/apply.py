@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -30,14 +30,6 @@ NEW_COPY = (
     "name), or remove this one with `orchestrator sessions rm`"
 )
 """What helps where a session goes on with a copy that is older than what is there."""
-
-
-ALLOW_ACTING = (
-    "A person should look at these first (`orchestrator show RUN --patch`), and can then apply all "
-    "of it with `orchestrator apply RUN --allow-acting`; over MCP, `allow_acting: true`, once the "
-    "person has agreed to them"
-)
-"""What is to be done where files act on this machine."""
 
 
 class Applied(Frozen):
@@ -99,7 +91,7 @@ def apply(
             way_out = f"\n{NEW_COPY}" if moved and in_session else ""
             raise ApplyRefused(_refusal(root, problems) + way_out)
         if acting and not (allow_acting or dry_run):
-            raise ApplyRefused(_wants_a_word(root, acting))
+            raise ApplyRefused(_wants_a_word(changes, root))
         kept = now.kept_folders
         if not dry_run:
             Work(tree, changes, frozenset(kept)).run()
@@ -111,11 +103,14 @@ def _refusal(root: Path, problems: Sequence[str]) -> str:
     return f"{root} was left as it is, since the changes do not fit:{lines}"
 
 
-def _wants_a_word(root: Path, acting: Mapping[str, str]) -> str:
-    lines = in_lines([f"{shown(path)}: {why}" for path, why in acting.items()], NAMED_PATHS)
+def _wants_a_word(changes: Changes, root: Path) -> str:
+    acting = [f"{shown(path)}: {why}" for path, why in changes.acting.items()]
     return (
         f"{root} was left as it is, since some of the changed files act on this machine when a "
-        f"person or a tool uses the directory:{lines}\n{ALLOW_ACTING}"
+        f"person or a tool uses the directory:{in_lines(acting, NAMED_PATHS)}\n"
+        f"A person should look at these first (`orchestrator show {changes.run_id} --patch`), and "
+        f"can then apply all of it with `orchestrator apply {changes.run_id} --allow-acting`; over "
+        "MCP, `allow_acting: true`, once the person has agreed to them"
     )
 
 
@@ -123,7 +118,7 @@ def _links_out(changes: Changes) -> list[str]:
     return [
         f"{shown(change.path)} is a new symbolic link that leads out of the directory or into a "
         f".git, to {shown(change.new.target)}; if you want it, apply the changes with "
-        "`orchestrator apply RUN --allow-links`"
+        f"`orchestrator apply {changes.run_id} --allow-links`"
         for change in changes.changes
         if change.new.kind == "symlink" and leads_out(change.path, change.new.target)
     ]

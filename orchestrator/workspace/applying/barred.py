@@ -20,8 +20,6 @@ from orchestrator.workspace.survey import agent_above, describes_agent
 PERSONA_BYTES = 1024 * 1024
 """Of a YAML file that is searched: a longer one is no agent."""
 
-YOURSELF = "take what you want of it from `orchestrator show RUN --patch` yourself"
-
 
 def barred(
     changes: Changes,
@@ -36,7 +34,8 @@ def barred(
     found = dict(_of_git(changes, tree, home, configs))
     found |= dict(_ours(changes, tree))
     found |= dict(_owned(changes, tree.path, own))
-    return [f"{shown(path)} {why}; {YOURSELF}" for path, why in found.items()]
+    yourself = f"take what you want of it from `orchestrator show {changes.run_id} --patch`"
+    return [f"{shown(path)} {why}; {yourself} yourself" for path, why in found.items()]
 
 
 def _owned(changes: Changes, root: Path, own: Sequence[Path]) -> Iterator[tuple[str, str]]:

@@ -97,6 +97,11 @@ class Changes(Frozen):
     folder: Path = Field(default=Path(), exclude=True)
 
     @property
+    def run_id(self) -> str:
+        """Whose they are: folders of changes are called after their runs (`kept`)."""
+        return self.folder.name.partition(".")[0]
+
+    @property
     def files(self) -> tuple[ChangedFile, ...]:
         """The changes as a list for people; directories only if nothing else tells of them."""
         return changed_files(self.changes, self.acting)

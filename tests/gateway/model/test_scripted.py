@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.errors import AuthorError
 from orchestrator.gateway.model.scripted import (
+    STEP_FORMS,
     Refusal,
     Script,
     ScriptedModel,
@@ -241,23 +242,52 @@ def test_a_script_is_read_from_yaml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "told"),
     [
-        ("steps: []", "wrong: steps"),
-        ("[]", "wrong: it"),
-        ("steps: [{txt: a}]", r"steps\.0\.reply"),
-        ("steps: [{text: a, tool: b}]", r"steps\.0\.reply\.blocks"),
-        ("steps: [{text: a, repeat: true}, {text: b}]", "step 1 repeats"),
-        ("steps: [{error: 200}]", "must be at least 400"),
-        ("steps: [", "not valid YAML"),
+        ("steps: []", f"1: steps: must not be empty; {STEP_FORMS}"),
+        ("\nsteps: x", f"2: steps: must be a list, found 'x'; {STEP_FORMS}"),
+        ("[]", f"1: must be `steps:` with a list; {STEP_FORMS}"),
+        ("step: []", f"1: steps: is missing; {STEP_FORMS}"),
+        ("steps:\n- hello", f"2: steps[0]: 'hello' is no step; {STEP_FORMS}"),
+        ("steps:\n- txt: a", "2: steps[0]: has no text, tool or error; did you mean 'text'?"),
+        ("steps:\n- say: a", f"2: steps[0]: has no text, tool or error; {STEP_FORMS}"),
+        (
+            "steps: [{text: a, tool: b}]",
+            "1: steps[0]: has text and tool; write them as two steps, or as a list in one",
+        ),
+        (
+            "steps: [{text: a, repeat: true}, {text: b}]",
+            "1: step 1 repeats, so that the next is never reached",
+        ),
+        ("steps: [{error: 200}]", "1: steps[0].error: must be at least 400, found the number 200"),
+        (
+            "steps:\n- text: a\n- tool: Bash\n  input: ls",
+            "4: steps[1].input: must be a mapping, found 'ls'",
+        ),
+        (
+            "steps:\n- text: 5",
+            "2: steps[0].text: must be text, found the number 5; put it in quotes",
+        ),
+        ("steps:\n- - text: a\n  - tool: ''", "3: steps[0][1].tool: must not be empty"),
+        ("steps:\n- blocks: [hi]", "2: steps[0].blocks[0]: must be a mapping with text, tool, "),
+        ("steps:\n- text: a\n  delay: 3", "3: steps[0].delay: unknown field; allowed: text, tool"),
+        ("steps:\n- text: a\n  usage: {input: 1}", "3: steps[0].usage.input: unknown field; allo"),
+        ("steps:\n- text: a\n  cut: no", "3: steps[0].cut: must be true, false or clean, found "),
+        ("steps:\n- text: a\neach_tsk: 1", "3: each_tsk: unknown field; did you mean 'each_task'"),
+        ("steps: [", "1: is not valid YAML"),
     ],
 )
-def test_a_wrong_script_is_told_by_place(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_script_is_told_by_line_with_what_to_write(
+    tmp_path: Path, text: str, told: str
+) -> None:
     path = tmp_path / "script.yaml"
     path.write_text(text)
-    with pytest.raises(AuthorError, match=message) as told:
+    with pytest.raises(AuthorError) as refused:
         load_script(path)
-    assert str(path) in str(told.value)
+    assert str(refused.value).startswith(f"the script {path}:{told}")
+
+
+def test_a_script_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(AuthorError, match="cannot be read"):
         load_script(tmp_path / "none.yaml")
 

@@ -350,7 +350,9 @@ steps:
     assert line in capsys.readouterr().out.splitlines()
 
     assert run("apply", run_id) != 0
-    assert "orchestrator apply RUN --allow-acting" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"`orchestrator show {run_id} --patch`" in told
+    assert f"`orchestrator apply {run_id} --allow-acting`" in told
     monkeypatch.setattr(changes, "_can_ask", lambda: True)
     for answer, applied in (("n\n", False), ("y\n", True)):
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))

@@ -155,11 +155,11 @@ async def test_a_link_into_git_is_not_applied_and_what_does_it_is_named(
 ) -> None:
     ran = await call(client, "run_subagent", agent_name="link", prompt="go", workspace=str(place))
     assert ran.structured_content is not None
-    refused = await call(client, "apply_changes", run_id=ran.structured_content["run_id"])
+    run_id = ran.structured_content["run_id"]
+    refused = await call(client, "apply_changes", run_id=run_id)
     assert refused.is_error
-    assert "if you want it, apply the changes with `orchestrator apply RUN --allow-links`" in (
-        text(refused)
-    )
+    typed = f"`orchestrator apply {run_id} --allow-links`"
+    assert f"if you want it, apply the changes with {typed}" in text(refused)
     assert not (place / "hooks").is_symlink()
 
 

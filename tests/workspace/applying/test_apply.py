@@ -458,7 +458,7 @@ async def test_a_link_that_may_lead_out_or_to_git_needs_a_word(
     changes = await changed(root, copy, lambda it: (it / "link").symlink_to(target))
     with pytest.raises(ApplyRefused, match=r"out of the directory or into a \.git") as refused:
         apply(changes, root)
-    assert "`orchestrator apply RUN --allow-links`" in str(refused.value)
+    assert f"`orchestrator apply {changes.run_id} --allow-links`" in str(refused.value)
     apply(changes, root, allow_links=True)
     assert os.readlink(root / "link") == target
 
