@@ -511,7 +511,8 @@ def _script(settings: Settings, agent: AgentSpec) -> Upstream | None:
     path = settings.agents_dir / agent.name / "script.yaml"
     if not path.exists():
         raise OperatorError(
-            f"ORCHESTRATOR_SCRIPTED is set, but {path} is not there to play the model"
+            f"ORCHESTRATOR_SCRIPTED is set, and there is no {path} to play the model; write one, "
+            "with `steps:` and `- text: …` below it, or unset the variable"
         )
     return ScriptedModel(load_script(path)).upstream()
 

@@ -1,8 +1,9 @@
 """Process settings, read once at the edge. The only place that knows the environment.
 
 A flag wins over the environment, that over the project's orchestrator.yaml, that over the user's
-config.yaml, and that over the default. The project's file may have come with a repository that a stranger wrote: it may hold no
-secret, and it may not say where secrets are sent: which model API, which engine.
+config.yaml, and that over the default. The project's file may have come with a repository that a
+stranger wrote: it may hold no secret, and it may not say where secrets are sent: which model API,
+which engine.
 """
 
 from __future__ import annotations

@@ -324,19 +324,28 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
             "permissions: {grant: []}",
             "agent.md:4: permissions.grant: unknown field; allowed: allow, deny",
         ),
-        ("session: yes", "agent.md:4: session: must be true or false, found 'yes'"),
+        (
+            "session: yes",
+            "agent.md:4: session: found 'yes'; allowed: true, false, {expire_after: 7d}",
+        ),
         (
             "model: true",
             "agent.md:4: model: must be text, found the boolean true; put it in quotes",
         ),
         (
             'timeout_ms: "30000"',
-            "agent.md:4: timeout_ms: must be a whole number, found '30000'; remove the quotes",
+            (
+                "agent.md:4: timeout_ms: must be a whole number of ms, found '30000'; "
+                "remove the quotes"
+            ),
         ),
-        ("timeout_ms: 5", "agent.md:4: timeout_ms: must be at least 1000, found the number 5"),
+        (
+            "timeout_ms: 5",
+            "agent.md:4: timeout_ms: must be at least 1000 ms, found the number 5",
+        ),
         (
             "timeout_ms: 1e3",
-            "agent.md:4: timeout_ms: must be a whole number, found the number 1000.0",
+            "agent.md:4: timeout_ms: must be a whole number of ms, found the number 1000.0",
         ),
         (
             "max_budget_usd: 0",
@@ -412,7 +421,7 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
         ),
         (
             "allowed_callers: main",
-            "agent.md:4: allowed_callers: must be a list, found 'main'",
+            "agent.md:4: allowed_callers: must be a list, found 'main'; write [main]",
         ),
         (
             "session: {keep: true, idle_for: 5m}",
@@ -462,7 +471,24 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
         ),
         (
             "workspace: [ro]",
-            "agent.md:4: workspace: must be a mapping with mode, gitignore, found a list",
+            "agent.md:4: workspace: found a list; allowed: none, ro, rw, copy",
+        ),
+        (
+            "workspace: true",
+            "agent.md:4: workspace: found the boolean true; allowed: none, ro, rw, copy",
+        ),
+        ("ask: true", "agent.md:4: ask: found the boolean true; allowed: nobody, parent, user"),
+        ("approval: [Bash]", "agent.md:4: approval: found a list; allowed: auto, ask, deny"),
+        (
+            "mcp_servers: {a: {command: b}}",
+            "agent.md:4: mcp_servers: must be a list, found a mapping; write each as `- name: …`",
+        ),
+        (
+            "output_schema: 5",
+            (
+                "agent.md:4: output_schema: must be a JSON Schema, or a file beside agent.md with "
+                "one, found the number 5"
+            ),
         ),
         (
             "secrets:\n  - {name: t, hosts: [x.org]}",
@@ -659,8 +685,8 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
     assert found == [
         f"agent.md:1: description: {NO_DESCRIPTION}",
         "agent.md:2: name: found 'b' in the folder 'a'; make them the same",
-        "agent.md:3: session: must be true or false, found the number 1",
-        "agent.md:4: workspace.mode: found 'rx'; allowed: none, ro, rw, copy",
+        "agent.md:3: session: found the number 1; allowed: true, false, {expire_after: 7d}",
+        "agent.md:4: workspace: found 'rx'; allowed: none, ro, rw, copy",
         "agent.md:5: retries: must be at least 0, found the number -1",
     ]
 

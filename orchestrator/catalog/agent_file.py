@@ -38,6 +38,9 @@ SIZE_FIELDS = ("memory", "scratch", "disk", "output")
 TIME_FIELDS = ("idle_after", "stop_after", "expire_after")
 """Of session: the same, for times."""
 
+SHORT_FORMS = {"ask": "whom", "approval": "*", "workspace": "mode"}
+"""Fields that may be written as one word -> what that word says of them."""
+
 AGENT_SPELLINGS = Spellings(
     also={"resources": SIZE_FIELDS, "session": TIME_FIELDS},
     hidden=("prompt", "server_uses"),
@@ -116,13 +119,10 @@ def _spelled_out(value: dict[str, object], problems: Problems) -> dict[str, obje
     _part_servers(fields, problems)
     spell_network(fields, problems)
     _spell_session(fields, problems)
-    for field, short in (("ask", "whom"), ("approval", "*")):
-        if isinstance(fields.get(field), str):
-            problems.lines[(field, short)] = problems.line_of((field,))
+    for field, short in SHORT_FORMS.items():
+        if field in fields and not isinstance(fields[field], dict):
+            problems.aliases[(field, short)] = (field,)
             fields[field] = {short: fields[field]}
-    if isinstance(fields.get("workspace"), str):
-        problems.lines[("workspace", "mode")] = problems.line_of(("workspace",))
-        fields["workspace"] = {"mode": fields["workspace"]}
     spell_sizes(fields, problems, SIZE_FIELDS)
     return fields
 
@@ -150,6 +150,9 @@ def _spell_tools(fields: dict[str, object], problems: Problems) -> None:
 def _part_servers(fields: dict[str, object], problems: Problems) -> None:
     """Entries of mcp_servers that name a server outside are another field."""
     given = fields.get("mcp_servers")
+    if isinstance(given, dict):  # as Claude Code has them
+        problems.add(("mcp_servers",), "must be a list, found a mapping; write each as `- name: …`")
+        del fields["mcp_servers"]
     if not isinstance(given, list):
         return
     parted: dict[str, list[object]] = {"mcp_servers": [], "server_uses": []}
@@ -185,7 +188,8 @@ def _spell_session(fields: dict[str, object], problems: Problems) -> None:
         return
     if not isinstance(given, dict):
         if "session" in fields:
-            problems.add(("session",), f"must be true or false, found {found(given)}")
+            allowed = "true, false, {expire_after: 7d}"
+            problems.add(("session",), f"found {found(given)}; allowed: {allowed}")
             del fields["session"]
         return
     session: dict[str, object] = {"keep": True, **given}
@@ -219,6 +223,10 @@ def _read_schema(
         schema = read_json(text, place) if name.endswith(".json") else read_fields(text, place)
         if not isinstance(schema, dict) and not place.found:
             place.add((), f"must be a JSON Schema, which is a mapping, found {found(schema)}")
+    elif schema is not None and not isinstance(schema, dict):
+        said = "must be a JSON Schema, or a file beside agent.md with one"
+        problems.add(("output_schema",), f"{said}, found {found(schema)}")
+        del fields["output_schema"]
     if isinstance(schema, dict) and (place is problems or not place.found):
         if wrong := check_schema(schema):
             loc, message = wrong

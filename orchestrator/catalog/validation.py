@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from orchestrator.catalog.problems import Problems, did_you_mean, found
-from orchestrator.plain_yaml import Loc
+from orchestrator.plain_yaml import Loc, shortened
 
 Noun = TypeVar("Noun", bound=BaseModel)
+
+
+UNITS = {"_ms": "ms", "_seconds": "seconds", "_mb": "MiB", "_usd": "dollars"}
+"""How the name of a field ends -> what its number counts."""
 
 
 class Spellings(NamedTuple):
@@ -65,6 +69,9 @@ class _Report:
             return
         fields = self._fields_at(loc)
         said = sentence(error, fields, secret="env" in loc[:-1] or "args" in loc[:-1])
+        name = str(loc[-1]) if loc else ""
+        if unit := next((unit for end, unit in UNITS.items() if name.endswith(end)), ""):
+            said = re.sub(r"\b(number|least \S+|most \S+),", _counting(unit), said, count=1)
         field, _, rest = said.partition(" ")
         if error["type"] == "value_error" and field in fields:
             loc, said = (*loc, field), rest  # several fields do not fit: it begins with one of them
@@ -98,6 +105,11 @@ class _Report:
             if name != "kind" and (loc or name not in self._spellings.hidden)
         ]
         return (*names, *self._spellings.also.get(below, ()))
+
+
+def _counting(unit: str) -> Callable[[re.Match[str]], str]:
+    """`a number` -> `a number of seconds`, `at least 5` -> `at least 5 seconds`."""
+    return lambda said: f"{said[1]}{' of' * (said[1] == 'number')} {unit},"
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -141,7 +153,9 @@ def sentence(error: ErrorDetails, fields: tuple[str, ...] = (), *, secret: bool 
         case "less_than_equal":
             return f"must be at most {limits['le']}, found {what}"
         case "tuple_type":
-            return f"must be a list, found {what}"
+            plain = isinstance(given, str) and not (fields or secret)
+            hint = f"; write [{shortened(given)}]" if plain else ""
+            return f"must be a list, found {what}{hint}"
         case "dict_type":
             return f"must be a mapping, found {what}"
         case "model_type" | "model_attributes_type":

@@ -14,7 +14,7 @@ from orchestrator.containers.docker.engine import connect
 from orchestrator.containers.owner import make_state_dir
 from orchestrator.doctor.examination import Check
 from orchestrator.errors import OrchestratorError
-from orchestrator.gateway.model.credential import credential_of
+from orchestrator.gateway.model.credential import KEYS, WITHOUT_A_MODEL, credential_of
 from orchestrator.gateway.model.free_request import FreeAnswer, ask_for_free
 from orchestrator.settings import ANTHROPIC_BASE_URL, Settings
 from orchestrator.store.database import Database
@@ -26,8 +26,6 @@ LITTLE_ROOM = 5 * GIB
 
 NO_ROOM = GIB // 4
 """Below this, runs cannot be recorded for long."""
-
-KEYS = "ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
 
 
 async def examine_host(settings: Settings) -> AsyncIterator[Check]:
@@ -87,7 +85,7 @@ def _key(settings: Settings) -> Check:
     own = settings.anthropic_base_url != ANTHROPIC_BASE_URL
     if own:
         return _check("key", held, f"none is set, and {settings.anthropic_base_url} may want none")
-    return _check("key", held, "none is set", advice=f"set {KEYS}", warning=True)
+    return _check("key", held, "none is set", advice=f"set {KEYS}; {WITHOUT_A_MODEL}", warning=True)
 
 
 async def _api(settings: Settings) -> Check:

@@ -128,18 +128,22 @@ BROKEN = (
     fields(
         "a number in quotes",
         'timeout_ms: "30000"',
-        "4: timeout_ms: must be a whole number, found '30000'; remove the quotes",
+        "4: timeout_ms: must be a whole number of ms, found '30000'; remove the quotes",
     ),
     fields(
         "seconds where milliseconds are meant",
         "timeout_ms: 60",
-        "4: timeout_ms: must be at least 1000, found the number 60",
+        "4: timeout_ms: must be at least 1000 ms, found the number 60",
     ),
-    fields("yes for true", "session: yes", "4: session: must be true or false, found 'yes'"),
+    fields(
+        "yes for true",
+        "session: yes",
+        "4: session: found 'yes'; allowed: true, false, {expire_after: 7d}",
+    ),
     fields(
         "a text for a list",
         "allowed_callers: main",
-        "4: allowed_callers: must be a list, found 'main'",
+        "4: allowed_callers: must be a list, found 'main'; write [main]",
     ),
     fields(
         "a word that is not among the allowed ones",

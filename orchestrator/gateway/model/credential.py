@@ -23,6 +23,13 @@ CREDENTIAL_VARIABLE = {
 }
 """The variable that holds a credential of each kind."""
 
+KEYS = "ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
+
+WITHOUT_A_MODEL = (
+    "ORCHESTRATOR_SCRIPTED=1 has the script.yaml beside an agent.md play the model instead"
+)
+"""What those set who only want to try an agent."""
+
 
 class Credential(Frozen):
     """A secret, and how it is shown to the API."""
@@ -59,18 +66,18 @@ class Credential(Frozen):
 
 def credential_of(settings: Settings) -> Credential | None:
     """The first of ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN and CLAUDE_CODE_OAUTH_TOKEN."""
-    for name, kind, secret in (
-        ("ANTHROPIC_API_KEY", "api_key", settings.anthropic_api_key),
-        ("ANTHROPIC_AUTH_TOKEN", "auth_token", settings.anthropic_auth_token),
-        ("CLAUDE_CODE_OAUTH_TOKEN", "oauth_token", settings.claude_code_oauth_token),
+    for kind, secret in (
+        ("api_key", settings.anthropic_api_key),
+        ("auth_token", settings.anthropic_auth_token),
+        ("oauth_token", settings.claude_code_oauth_token),
     ):
         text = secret.get_secret_value().strip() if secret is not None else ""
         if not text:
             continue
         if not re.fullmatch(r"[\x21-\x7e]+", text):
             raise OperatorError(
-                f"{name} holds a character that no HTTP header can carry, such as a space or "
-                "a line break; copy it again"
+                f"{CREDENTIAL_VARIABLE[kind]} holds a character that no HTTP header can carry, "
+                "such as a space or a line break; copy it again"
             )
         return Credential.model_validate({"kind": kind, "secret": text})
     return None

@@ -9,14 +9,8 @@ from __future__ import annotations
 import re
 
 from orchestrator.domain.result import Reason
+from orchestrator.gateway.model.credential import KEYS
 from orchestrator.gateway.model.upstream import ModelWay
-
-NO_CREDENTIAL = "set ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
-
-NO_MODEL = (
-    f"there is no credential for the model API; {NO_CREDENTIAL}, or, to try an agent without a "
-    "model, ORCHESTRATOR_SCRIPTED=1: then the script.yaml beside its agent.md plays the model"
-)
 
 UNREACHABLE = "the orchestrator cannot reach the model API"
 """How the gateway's own answer begins (gateway/model/errors.py)."""
@@ -28,7 +22,7 @@ def model_failure(reason: Reason, said: str, way: ModelWay) -> str:
     words = f" ({said})" if said else ""
     match reason:
         case "api_auth" if way.address:
-            mend = f"set {way.variable} to one that it accepts" if way.variable else NO_CREDENTIAL
+            mend = f"set {way.variable} to one that it accepts" if way.variable else f"set {KEYS}"
             what = f"does not accept {way.variable}" if way.variable else "wants a credential"
             return f"{where} {what}{words}; {mend}. `orchestrator doctor` checks it"
         case "api_auth":

@@ -154,9 +154,7 @@ def _full_form(step: object) -> object:
     return {"kind": "reply", **({"blocks": (block,)} if block else {}), **rest}
 
 
-Step = Annotated[
-    ScriptedReply | Refusal, Field(discriminator="kind"), BeforeValidator(_full_form)
-]
+Step = Annotated[ScriptedReply | Refusal, Field(discriminator="kind"), BeforeValidator(_full_form)]
 
 OVER = ScriptedReply(blocks=(Text(text="(the script has no more steps)"),))
 

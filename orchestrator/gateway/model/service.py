@@ -7,7 +7,12 @@ from contextlib import asynccontextmanager
 
 from orchestrator.errors import OperatorError
 from orchestrator.gateway.model.access import ModelAccess
-from orchestrator.gateway.model.credential import Credential, credential_of
+from orchestrator.gateway.model.credential import (
+    KEYS,
+    WITHOUT_A_MODEL,
+    Credential,
+    credential_of,
+)
 from orchestrator.gateway.model.upstream import HttpUpstream, ModelWay, Upstream
 from orchestrator.settings import ANTHROPIC_BASE_URL, Settings
 
@@ -34,7 +39,9 @@ class ModelService:
         if upstream is None:
             upstream, credential, way = self._upstream, self._credential, self._way
         if upstream is None:
-            raise OperatorError(NO_MODEL)
+            raise OperatorError(
+                f"there is no credential for the model API; set {KEYS}; {WITHOUT_A_MODEL}"
+            )
         return ModelAccess(upstream, credential, server_tools, way)
 
 

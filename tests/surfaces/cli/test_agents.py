@@ -66,7 +66,7 @@ def test_check_prints_each_mistake_with_its_line_and_exits_with_3(
     assert capsys.readouterr().out.splitlines() == [
         f"{bad}:1: description: {NO_DESCRIPTION}",
         f"{bad}:3: timout_ms: unknown field; did you mean 'timeout_ms'?",
-        f"{bad}:4: workspace.mode: found 'rx'; allowed: none, ro, rw, copy",
+        f"{bad}:4: workspace: found 'rx'; allowed: none, ro, rw, copy",
         "1 of 2 agents cannot be used",
     ]
 

@@ -152,7 +152,7 @@ def test_defaults_are_those_that_open_nothing(
     [
         ((), 4, "--description is missing: say in one sentence what the agent is for"),
         (("--description", " "), 4, "--description is missing"),
-        (("--description", "x", "--workspace", "rx"), 3, "nothing is written: workspace.mode: "),
+        (("--description", "x", "--workspace", "rx"), 3, "nothing is written: workspace: "),
         (("--description", "x", "--tools", "Raed"), 3, "nothing is written: permissions.allow[0]"),
         (("--description", "x", "--network", "http://a.org"), 3, "nothing is written: network."),
         (("--description", "x", "--model", ""), 3, "nothing is written: model: must not be empty"),
