@@ -72,6 +72,58 @@ def test_directories_follow_the_environment(tmp_path: Path) -> None:
     assert told.allowed_roots == (Path("/a"), Path("/b"))
 
 
+def agents_of(cwd: Path, home: Path) -> Path:
+    return read_settings({"HOME": str(home)}, cwd=cwd).agents_dir
+
+
+def test_a_project_is_found_from_every_folder_below_it(tmp_path: Path) -> None:
+    project, deep = tmp_path / "project", tmp_path / "project/src/deep"
+    deep.mkdir(parents=True)
+    assert agents_of(deep, tmp_path) == deep / "agents"
+    (project / "orchestrator.yaml").write_text("agents_dir: mine\nmax_runs: 2\n")
+    found = read_settings({"HOME": str(tmp_path)}, cwd=deep)
+    assert (found.agents_dir, found.max_runs) == (project / "mine", 2)
+    assert found.project == str(project / "mine")
+    (project / "orchestrator.yaml").unlink()
+    (project / "agents/a").mkdir(parents=True)
+    (project / "agents/a/agent.md").touch()
+    assert agents_of(deep, tmp_path) == project / "agents"
+    assert read_settings({"HOME": "/h"}, cwd=deep).allowed_roots == (Path("/h"), project)
+    (deep / "agents").mkdir()  # of another kind: without an agent.md
+    assert agents_of(deep, tmp_path) == project / "agents"
+    (deep / "agents/b").mkdir()
+    (deep / "agents/b/agent.md").touch()
+    assert agents_of(deep, tmp_path) == deep / "agents"
+
+
+def test_a_project_is_not_looked_for_beyond_the_repository_or_below_a_home(tmp_path: Path) -> None:
+    deep = tmp_path / "clone/src"
+    deep.mkdir(parents=True)
+    (tmp_path / "agents/a").mkdir(parents=True)
+    (tmp_path / "agents/a/agent.md").touch()
+    assert agents_of(deep, Path("/h")) == tmp_path / "agents"
+    assert agents_of(deep, tmp_path) == deep / "agents"
+    assert agents_of(tmp_path, tmp_path) == tmp_path / "agents"
+    (deep.parent / ".git").touch()  # as worktrees and submodules have it
+    assert agents_of(deep, Path("/h")) == deep / "agents"
+    assert agents_of(deep.parent, Path("/h")) == deep.parent / "agents"
+
+
+def test_agents_that_another_user_could_have_put_above_are_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / "shared/mine"
+    deep.mkdir(parents=True)
+    (tmp_path / "shared/agents/a").mkdir(parents=True)
+    (tmp_path / "shared/agents/a/agent.md").touch()
+    assert agents_of(deep, Path("/h")) == tmp_path / "shared/agents"
+    deep.parent.chmod(0o777)
+    assert agents_of(deep, Path("/h")) == deep / "agents"
+    deep.parent.chmod(0o755)
+    monkeypatch.setattr("os.getuid", lambda: deep.stat().st_uid + 1)
+    assert agents_of(deep, Path("/h")) == deep / "agents"
+
+
 def test_tls_is_used_when_docker_says_so(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "DOCKER_TLS_VERIFY": "1"}
     assert read_settings(env).tls_dir == tmp_path / ".docker"

@@ -161,7 +161,7 @@ def too_late(live: LiveRun) -> str:
     agent, seconds = live.plan.agent, live.plan.timeout_seconds
     if seconds >= agent.timeout_ms / 1000:
         mend = "Ask for less, or raise timeout_ms in its agent.md"
-    elif live.task.depth:
+    elif live.plan.task.depth:
         mend = "Ask for less: it had the time that its caller had left"
     else:
         mend = "Ask for less, or allow more with --timeout"

@@ -159,7 +159,7 @@ async def test_a_hard_deadline_keeps_what_was_said(
 
     assert (result.status, result.reason) == ("timed_out", "deadline"), result
     assert result.result is None
-    assert "raise timeout_ms" in result.message
+    assert result.message.endswith("Ask for less, or raise timeout_ms in its agent.md")
 
 
 async def test_a_caller_may_give_less_time_than_the_agent_has(harness: Harness) -> None:
@@ -168,6 +168,7 @@ async def test_a_caller_may_give_less_time_than_the_agent_has(harness: Harness) 
         result = await harness.run([LONG, LONG], task)
 
     assert (result.status, result.reason) == ("timed_out", "deadline"), result
+    assert result.message.endswith("Ask for less, or allow more with --timeout")
 
 
 async def test_cancelling_ends_the_run_and_is_kept(harness: Harness) -> None:

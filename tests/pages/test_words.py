@@ -38,7 +38,7 @@ INTERNALS = {
     "checkpoints?": NEVER,
     "machinery": NEVER,
     # The subject of a sentence is one that its reader can point at: caller, agent, engine.
-    "somebody|someone|nobody|no one|anybody|anyone|everybody|everyone|whoever": NEVER,
+    (SOMEBODY := "somebody|someone|nobody|no one|anybody|anyone|everybody|everyone|whoever"): NEVER,
 }
 
 PAGES = [
@@ -67,6 +67,14 @@ def test_a_page_explains_every_word_of_ours_that_it_uses(page: Path) -> None:
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     left = [w for w in used(prose) if INTERNALS[w] is NEVER or not re.search(INTERNALS[w], text)]
     assert left == []
+
+
+def test_what_developers_read_has_subjects_that_can_be_pointed_at_too() -> None:
+    pages = [*(ROOT / "orchestrator").rglob("*.md"), *(ROOT / "agents").rglob("*.md")]
+    assert len(pages) > 40
+    assert [
+        str(page.relative_to(ROOT)) for page in pages if SOMEBODY in used(page.read_text())
+    ] == []
 
 
 def test_no_message_uses_a_word_of_ours() -> None:

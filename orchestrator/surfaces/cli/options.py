@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from orchestrator.surfaces.text import say
+from orchestrator.surfaces.text import print_lines, say
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -44,7 +44,7 @@ AgentsDirOption = Annotated[
     typer.Option(
         "--agents-dir",
         metavar="DIR",
-        help="A folder for each agent (ORCHESTRATOR_AGENTS_DIR; ./agents).",
+        help="A folder for each agent (ORCHESTRATOR_AGENTS_DIR; the project's agents/).",
     ),
 ]
 
@@ -98,6 +98,14 @@ def on_book(do: Callable[[TaskBook, str], Awaitable[T]]) -> T:
             return await do(book, settings.project)
 
     return anyio.run(work)
+
+
+def say_none(said: str, *, all_: bool) -> None:
+    """Say that a list is empty; of one project's, which project that is."""
+    from orchestrator.settings import read_settings
+
+    here = "" if all_ else f" in {read_settings().project}; --all looks at every project"
+    print_lines((f"{said}{here}",))
 
 
 def dumped(models: Sequence[BaseModel]) -> list[dict[str, object]]:

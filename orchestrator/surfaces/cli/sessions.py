@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.surfaces.cli.command_help import Commands
-from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, print_either
+from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, print_either, say_none
 from orchestrator.surfaces.cli.records.run_table import NO_PROJECT, project_name
 from orchestrator.surfaces.text import print_lines, span, table, visible
 
@@ -37,8 +37,7 @@ def list_(*, all_: EveryProjectOption = False, as_json: JsonOption = False) -> N
         print(json.dumps({"sessions": [row.model_dump(mode="json") for row in rows]}))
         return
     if not rows:
-        here = "" if all_ else " in this project; --all looks at every project"
-        print(f"no session has begun yet{here}")
+        say_none("no session has begun yet", all_=all_)
         return
     print_lines(sessions_table(rows, now=time.time(), projects=all_))
 

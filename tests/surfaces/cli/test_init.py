@@ -99,11 +99,16 @@ def test_what_exists_is_merged_with_and_what_cannot_be_read_is_left_with_the_lin
     assert (tmp_path / ".mcp.json").stat().st_mode & 0o777 == 0o640
     assert f"refused  {tmp_path}/.gemini/settings.json\n" in out
     assert "it is no JSON: in line 1, there should be a comma or a name in quotes; add this" in out
-    assert f'"{AGENTS_DIR}": "{tmp_path}/agents"' in out
+    assert '"ANTHROPIC_API_KEY": "${ANTHROPIC_API_KEY:-}"' in out
     assert "it is a link, or lies behind one" in out
     assert "[mcp_servers.subagents]" in out
     assert f"kept     {tmp_path}/.cursor/mcp.json\n" in out
     assert "it has another entry mcpServers.subagents; ours would be:" in out
+    assert "Claude Code finds .mcp.json when it is started here:\n" in out
+    for title in ("gemini", "codex"):
+        assert f"{title} does not know the server yet: do what stands above:\n" in out
+        assert f"{title} finds" not in out
+    assert "Cursor uses the entry that was in .cursor/mcp.json before:\n" in out
     assert (tmp_path / ".gemini/settings.json").read_text() == "{ mine"
     assert (tmp_path / "elsewhere.toml").read_text() == ""
     assert (tmp_path / ".cursor/mcp.json").read_text() == other
@@ -130,18 +135,18 @@ def test_each_client_finds_the_server_where_it_looks(tmp_path: Path) -> None:
     every = [part for name in KNOWN_CLIENTS for part in ("--client", name)]
     assert run("init", str(tmp_path), *every) == 0
     command = cli_init.own_command()
-    plain = {"command": command, "args": ["serve"], "env": {AGENTS_DIR: f"{tmp_path}/agents"}}
+    plain = {"command": command, "args": ["serve"]}
     assert _json(tmp_path / ".mcp.json") == {"mcpServers": {"subagents": plain}}
-    assert _json(tmp_path / ".cursor/mcp.json") == {"mcpServers": {"subagents": plain}}
-    assert _json(tmp_path / ".zed/settings.json") == {"context_servers": {"subagents": plain}}
-    typed = {"type": "stdio", **plain}
+    opened = {**plain, "env": {AGENTS_DIR: "${workspaceFolder}/agents"}}
+    assert _json(tmp_path / ".cursor/mcp.json") == {"mcpServers": {"subagents": opened}}
+    typed = {"type": "stdio", **opened}
     assert _json(tmp_path / ".vscode/mcp.json") == {"servers": {"subagents": typed}}
+    placed = {**plain, "env": {AGENTS_DIR: f"{tmp_path}/agents"}}
+    assert _json(tmp_path / ".zed/settings.json") == {"context_servers": {"subagents": placed}}
     gemini = _json(tmp_path / ".gemini/settings.json")["mcpServers"]["subagents"]
     assert gemini["env"]["ANTHROPIC_API_KEY"] == "${ANTHROPIC_API_KEY:-}"
-    assert gemini["env"][AGENTS_DIR] == f"{tmp_path}/agents"
     codex = tomllib.loads((tmp_path / ".codex/config.toml").read_text())["mcp_servers"]["subagents"]
-    assert codex["env"] == {AGENTS_DIR: f"{tmp_path}/agents"}
-    assert {*codex["env_vars"], AGENTS_DIR} == set(OWN_VARIABLES)
+    assert set(codex["env_vars"]) == set(OWN_VARIABLES)
     approved = {"approval_mode": "approve"}
     assert codex["tools"] == dict.fromkeys(CODEX_APPROVED, approved)
     assert set(CODEX_APPROVED) < set(TOOLS) - {"apply_changes", "cancel_task"}
@@ -165,6 +170,27 @@ def test_our_command_is_called_by_name_only_where_that_finds_us(
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
     assert cli_init.own_command() == str(bin_dir / "orchestrator")
+
+
+def test_a_file_that_a_team_shares_names_no_place_of_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    shared = [name for name in KNOWN_CLIENTS if name != "zed"]
+    assert (
+        run("init", str(tmp_path), *(part for name in shared for part in ("--client", name))) == 0
+    )
+    for name in shared:
+        text = (tmp_path / KNOWN_CLIENTS[name].file).read_text()
+        assert '"orchestrator"' in text
+        assert not [word for word in text.split('"') if word.startswith("/")]
+    assert "is not on your PATH" not in capsys.readouterr().out
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run("init", str(tmp_path / "other")) == 0
+    assert "`orchestrator` is not on your PATH, so files for clients name it by its place" in (
+        capsys.readouterr().out
+    )
 
 
 def test_a_place_that_cannot_be_written_to_is_an_error(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.surfaces.cli.main import main
+from tests.surfaces.conftest import Project
 
 ANSWER_SECONDS = 60
 """For one command to be typed to its end."""
@@ -129,6 +130,26 @@ def test_flags_are_enough_and_only_the_new_agent_is_trusted(
     assert json.loads(capsys.readouterr().out)["untrusted"] == {"other": ["network: evil.org"]}
     assert run("audit", "--act", "trust", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["decisions"]) == 2
+
+
+def test_where_scripts_play_the_model_a_new_agent_can_be_tried_at_once(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("new", "reader", "--description", "Reads.") == 0
+    written = [project.path / "agents/reader" / name for name in ("agent.md", "script.yaml")]
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"written  {path}" for path in written),
+        "Write below its fields what it should know. Then:",
+        "  orchestrator plan reader",
+        "  orchestrator run reader 'THE TASK'",
+    ]
+    assert run("run", "reader", "say hello") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("A script plays the model. I was asked: ")
+    assert "say hello" in said
+    written[1].unlink()
+    assert run("run", "reader", "say hello") == 1
+    assert f"there is no {written[1]} to play the model; write one" in capsys.readouterr().err
 
 
 def test_defaults_are_those_that_open_nothing(

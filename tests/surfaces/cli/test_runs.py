@@ -16,14 +16,13 @@ from orchestrator.containers.owner import Owner
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
+from orchestrator.settings import read_settings
 from orchestrator.store.runs import Store
 from orchestrator.surfaces.cli.main import main
 from tests.surfaces.conftest import Project
 
 TASK = Task(agent="echo", prompt="Say it\nagain", run_id="r1")
 DONE = RunResult(run_id="r1", agent="echo", caller="main", status="completed", reason="ok")
-
-HERE = "in this project; --all looks at every project"
 
 
 @pytest.fixture
@@ -51,8 +50,8 @@ def event(seq: int, kind: EventKind, text: str) -> Event:
     return Event(run_id="r1", seq=seq, at=1000.0 + seq, kind=kind, text=text)
 
 
-def test_a_run_can_be_looked_up_afterwards(
-    project: Project, capsys: pytest.CaptureFixture[str]
+def test_a_run_can_be_looked_up_afterwards_anywhere_in_its_project(
+    project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.agent("echo", "steps:\n  - text: '{last_user_text}'\n")
     assert run("run", "echo", "hello", "--json") == 0
@@ -65,6 +64,13 @@ def test_a_run_can_be_looked_up_afterwards(
     ]
     assert row.split()[:4] == [run_id, "echo", "main", "completed"]
     assert row.split()[-2:] == ["script", "hello"]
+
+    (project.path / "src/deep").mkdir(parents=True)
+    monkeypatch.chdir(project.path / "src/deep")  # a folder of the project
+    assert run("runs") == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith(run_id)
+    assert run("show", "last", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["run_id"] == run_id
 
     assert run("logs", run_id) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -89,10 +95,8 @@ def test_runs_as_json_is_exactly_one_object_and_the_limit_holds(
         store.close()
 
     assert run("runs") == 0
-    assert (
-        capsys.readouterr().out
-        == "nothing has run yet in this project; --all looks at every project\n"
-    )
+    here = f"in {read_settings().project}; --all looks at every project"
+    assert capsys.readouterr().out == f"nothing has run yet {here}\n"
     anyio.run(fill)
     assert run("runs", "--json", "--limit", "2") == 0
     said = json.loads(capsys.readouterr().out)
@@ -193,10 +197,7 @@ def test_runs_can_be_chosen_by_status_and_agent(
         said = json.loads(capsys.readouterr().out)["runs"]
         assert [each["run_id"] for each in said] == expected
     assert run("runs", "--status", "failed") == 0
-    assert (
-        capsys.readouterr().out
-        == "no run is like that in this project; --all looks at every project\n"
-    )
+    assert capsys.readouterr().out.startswith(f"no run is like that in {read_settings().project}; ")
     assert run("runs", "--status", "done") == 2
     assert "there is no status 'done'; there are pending, running" in capsys.readouterr().err
     assert run("runs", "--watch") == 2

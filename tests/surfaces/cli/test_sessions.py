@@ -62,7 +62,7 @@ def test_a_session_goes_on_from_one_command_to_the_next_until_it_is_removed(
     assert run("sessions", "list") == 0
     assert (
         capsys.readouterr().out
-        == "no session has begun yet in this project; --all looks at every project\n"
+        == f"no session has begun yet in {Path.cwd()}; --all looks at every project\n"
     )
 
     assert run("run", "keep", "echo blue > colour; echo done") == 0

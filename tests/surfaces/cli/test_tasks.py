@@ -150,7 +150,11 @@ def test_a_question_is_answered_once(state: Path, capsys: pytest.CaptureFixture[
     for argv, why in (
         (("r1", "m1", "red"), "question m1 has been answered already: 'blue'"),
         (("r1", "m9", "red"), "run r1 has asked no question 'm9'"),
-        (("r1", "red"), "r1 has no question that waits"),
+        (
+            ("r1", "red"),
+            "r1 has no question that waits for you; this waits: `orchestrator approve r1 c1`",
+        ),
+        (("c1", "yes"), "this project has no question c1 that waits for you; this waits: `orch"),
         (("r1", "m1", "red", "and", "blue"), "put the answer in quotes: reply RUN MESSAGE 'THE"),
         (("r9", "m1", "red"), "there is no run 'r9'; `orchestrator runs` lists them"),
     ):
@@ -165,7 +169,10 @@ def test_of_several_tool_calls_one_is_allowed_only_by_its_name_or_with_all_other
         assert run("approve", "r1", *argv) == code
         assert "name the calls, or say --all" in capsys.readouterr().err
     assert run("approve", "r1", "c1", "c9") == 5
-    assert "r1 has no tool call c9 that waits to be approved" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "error: r1 has no tool call c9 that waits for you; this waits: `orchestrator reply r1 m1 "
+        "ANSWER`, `orchestrator approve r1 c1`, `orchestrator approve r1 c2`\n"
+    )
     assert {each.decision for each in approvals(state).values()} == {"pending"}
 
     assert run("approve", "r1", "c1", "--input", '{"command": "true"}') == 0
@@ -179,7 +186,9 @@ def test_of_several_tool_calls_one_is_allowed_only_by_its_name_or_with_all_other
     assert kept["c1"].new_input == {"command": "true"}
     assert kept["c2"].message == "not today"
     assert run("approve", "r1", "--all") == 0
-    assert capsys.readouterr().out == "no tool call of r1 waits to be approved\n"
+    assert capsys.readouterr().out == (
+        "r1 has no tool call that waits for you; this waits: `orchestrator reply r1 m1 ANSWER`\n"
+    )
 
 
 def test_what_is_meant_needs_no_more_words_than_tell_it_apart(
@@ -188,14 +197,20 @@ def test_what_is_meant_needs_no_more_words_than_tell_it_apart(
     assert run("reply", "m", "blue", "--json") == 0
     assert json.loads(capsys.readouterr().out)["message_id"] == "m1"
     assert run("reply", "green") == 5
-    assert "nothing waits for you in this project" in capsys.readouterr().err
+    assert (
+        "this project has no question that waits for you; this waits: `orchestrator approve r1"
+        in (capsys.readouterr().err)
+    )
     assert run("reject", "c1") == 0  # without its run
     assert capsys.readouterr().out.startswith("rejected  c1  Bash")
     assert run("approve", "--json") == 0  # the only one that is left
     (said,) = json.loads(capsys.readouterr().out)["approvals"]
     assert (said["call_id"], said["decision"]) == ("c2", "approved")
     assert run("approve") == 5
-    assert "nothing waits for you in this project" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "error: this project has no tool call that waits for you; "
+        "`orchestrator pending --all` looks at every project\n"
+    )
     assert run("approve", "--all") == 2
 
     for meant in ("r2", "last"):  # of two runs in the same moment, the last one added

@@ -85,6 +85,29 @@ def test_trust_shows_what_agents_could_reach_and_asks(
     ]
 
 
+def test_agents_with_mistakes_are_named_and_not_trusted(
+    stranger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (stranger / "agents/search/agent.md").write_text(SEARCH.replace("network", "netwrk"))
+    assert run("trust") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"the agents of {stranger} could reach, beside their model:",
+        "  plain: nothing",
+        "nothing of it has to be trusted, or all of it is",
+        "with mistakes, so that they cannot be used, nor trusted: search",
+        "  `orchestrator agents check` shows the mistakes; then call this again",
+    ]
+    (stranger / "agents/plain/agent.md").write_text("no fields")
+    assert run("trust") == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"{stranger}/agents has no agent that can be used",
+        "with mistakes, so that they cannot be used, nor trusted: plain, search",
+    ]
+    assert run("trust", "--json") == 0
+    broken = json.loads(capsys.readouterr().out)["broken"]
+    assert [each["name"] for each in broken] == ["plain", "search"]
+
+
 def test_trust_is_asked_again_when_it_has_become_more_and_only_then(
     stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +148,7 @@ def test_trust_is_listed_and_taken_back(stranger: Path, capsys: pytest.CaptureFi
         "by_setting": False,
         "agents": {"plain": [], "search": ["network: a.org"]},
         "new": {"search": ["network: a.org"]},
+        "broken": [],
     }
     assert run("trust", "--list", "--json") == 0
     (project,) = json.loads(capsys.readouterr().out)["projects"]

@@ -60,13 +60,13 @@ class Scene(NamedTuple):
         assert done.returncode == 0, (done.stdout + done.stderr).decode()
         return done.stdout.decode()
 
-    async def say(self, argv: list[str], env: Mapping[str, str]) -> str:
-        """What the client prints."""
+    async def say(self, argv: list[str], env: Mapping[str, str], below: str = "") -> str:
+        """What the client prints, which is started in the project or in a folder below it."""
         with anyio.fail_after(PATIENCE):
             done = await anyio.run_process(
                 argv,
                 env={**self.env, **env},
-                cwd=self.project,
+                cwd=self.project / below,
                 stdin=subprocess.DEVNULL,
                 check=False,
             )
@@ -90,13 +90,14 @@ def clients() -> Path:
     return npm_commands(PACKAGES)
 
 
-async def test_claude_calls_an_agent_after_init(scene: Scene) -> None:
+async def test_claude_calls_an_agent_after_init_from_a_folder_below(scene: Scene) -> None:
     said = await scene.init()
+    (scene.project / "src").mkdir()
     assert 'choose "Use this MCP server"' in said
     async with played(Messages("mcp__subagents__run_subagent", HELLO)) as url:
         argv = [str(claude_executable(CLAUDE)), "-p", ASKED, "--allowedTools", "mcp__subagents"]
         key = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "worthless"}
-        heard = await scene.say(argv, QUIET | key)
+        heard = await scene.say(argv, QUIET | key, below="src")
     _answered(scene, heard)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, on_book
+from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, on_book, say_none
 from orchestrator.surfaces.cli.records.run_table import project_name
 from orchestrator.surfaces.cli.records.runs import FOLLOW_SECONDS, seconds_of
 from orchestrator.surfaces.text import one_line, print_lines, table
@@ -104,7 +104,10 @@ async def _show(settings: Settings, query: AuditQuery, limit: int, form: str, fo
     with open_store(settings) as store:
         while True:
             found = await store.audit.find(query, after=last, limit=limit)
-            _print(found, form, first=first, follow=follow)
+            if not found and not form and not follow:
+                say_none("no decision is like that", all_=query.projects is None)
+                return
+            _print(found, form, headings=first)
             if not follow:
                 return
             last, first = found[-1].number if found else last, False
@@ -144,16 +147,14 @@ def outside_line(entry: AuditEntry, call: OutsideCall) -> dict[str, object]:
     }
 
 
-def _print(found: Sequence[AuditEntry], form: str, *, first: bool, follow: bool) -> None:
+def _print(found: Sequence[AuditEntry], form: str, *, headings: bool) -> None:
     if form == "json":
         print(json.dumps({"decisions": [entry.model_dump(mode="json") for entry in found]}))
     elif form == "jsonl":
         for entry in found:
             print(json.dumps(entry.model_dump(mode="json")), flush=True)
-    elif found or (first and follow):
-        print_lines(audit_table(found, headings=first))
-    elif first:
-        print("no decision is like that in this project; --all looks at every project")
+    elif found or headings:
+        print_lines(audit_table(found, headings=headings))
 
 
 def audit_table(found: Sequence[AuditEntry], *, headings: bool = True) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from orchestrator.domain.words import counted
-from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, on_book
+from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, on_book, say_none
 from orchestrator.surfaces.cli.records.run_table import project_name
 from orchestrator.surfaces.cli.records.runs import seconds_of
 from orchestrator.surfaces.text import one_line, print_lines, table
@@ -65,7 +65,7 @@ def cost(
         print(json.dumps(said))
         return
     if not rows:
-        print("nothing has run" + ("" if everywhere else " in this project; --all looks at all"))
+        say_none("nothing has run" + " since then" * bool(since), all_=everywhere)
         return
     print_lines(cost_table(rows, by, _sum(TOTAL, spent)))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.surfaces.cli.command_help import Commands
-from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, RunArgument
+from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, RunArgument, say_none
 from orchestrator.surfaces.cli.records.run_table import listed_runs, runs_table
 from orchestrator.surfaces.text import print_lines, visible
 
@@ -81,8 +81,7 @@ def runs(
         print(json.dumps({"runs": rows}))
         return
     if not found:
-        nothing = "no run is like that" if status or agent else "nothing has run yet"
-        print(nothing if all_ else f"{nothing} in this project; --all looks at every project")
+        say_none("no run is like that" if status or agent else "nothing has run yet", all_=all_)
         return
     width = PLAIN_WIDTH
     if sys.stdout.isatty():

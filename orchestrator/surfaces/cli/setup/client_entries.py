@@ -19,6 +19,9 @@ SERVER = "subagents"
 
 AGENTS_DIR = "ORCHESTRATOR_AGENTS_DIR"
 
+OPENED_AGENTS = "${workspaceFolder}/agents"
+"""In the folder that an editor has open, in the words of VS Code and Cursor."""
+
 CODEX_APPROVED = (
     *("run_subagent", "run_subagents", "delegate_task", "wait_for_tasks"),
     *("reply_subagent", "resume_subagent_task"),
@@ -44,33 +47,41 @@ class Client(NamedTuple):
     path: tuple[str, ...]
     """Where in the file the entry belongs."""
     entry: Callable[[str, Path], Entry]
-    """Our command and the agents directory -> the entry."""
+    """Our command and the agents directory -> the entry. A team shares the file: so the entry names
+    no place of one machine where the client can do without."""
     asks: str
     """For people: what it asks, what it was told not to ask, what it withholds."""
 
 
-def _plain(command: str, agents: Path) -> Entry:
-    return {"command": command, "args": ["serve"], "env": {AGENTS_DIR: str(agents)}}
+def _plain(command: str, agents: Path) -> Entry:  # noqa: ARG001 the shape of an entry
+    """For clients that start servers in the project's folder, where the server looks by itself."""
+    return {"command": command, "args": ["serve"]}
 
 
-def _typed(command: str, agents: Path) -> Entry:
-    return {"type": "stdio", **_plain(command, agents)}
+def _vscode(command: str, agents: Path) -> Entry:
+    return {"type": "stdio", **_cursor(command, agents)}
+
+
+def _cursor(command: str, agents: Path) -> Entry:
+    return {**_plain(command, agents), "env": {AGENTS_DIR: OPENED_AGENTS}}
+
+
+def _zed(command: str, agents: Path) -> Entry:
+    """Zed may start servers in /, and expands nothing."""
+    return {**_plain(command, agents), "env": {AGENTS_DIR: str(agents)}}
 
 
 def _gemini(command: str, agents: Path) -> Entry:
     withheld = [name for name in OWN_VARIABLES if _WITHHELD_BY_GEMINI.search(name)]
-    handed = {name: f"${{{name}:-}}" for name in withheld if name != AGENTS_DIR}
-    return {**_plain(command, agents), "env": {AGENTS_DIR: str(agents), **handed}}
+    return {**_plain(command, agents), "env": {name: f"${{{name}:-}}" for name in withheld}}
 
 
 def _codex(command: str, agents: Path) -> Entry:
     return {
-        "command": command,
-        "args": ["serve"],
-        "env_vars": [name for name in OWN_VARIABLES if name != AGENTS_DIR],
+        **_plain(command, agents),
+        "env_vars": list(OWN_VARIABLES),
         "required": True,  # else the first turn begins after a second, with the server or without
         "tool_timeout_sec": CODEX_CALL_SECONDS,
-        "env": {AGENTS_DIR: str(agents)},
         "tools": {tool: {"approval_mode": "approve"} for tool in CODEX_APPROVED},
     }
 
@@ -131,7 +142,7 @@ hold secrets of yours (ORCHESTRATOR_SECRET_...).""",
         file=".vscode/mcp.json",
         kind="json",
         path=("servers", SERVER),
-        entry=_typed,
+        entry=_vscode,
         asks="It asks whether you trust the server before it first starts it, and before tools.",
     ),
     "cursor": Client(
@@ -139,7 +150,7 @@ hold secrets of yours (ORCHESTRATOR_SECRET_...).""",
         file=".cursor/mcp.json",
         kind="json",
         path=("mcpServers", SERVER),
-        entry=_plain,
+        entry=_cursor,
         asks="""\
 Switch the server subagents on in its settings, under MCP. It asks before each tool unless auto-run
 is on.""",
@@ -149,10 +160,11 @@ is on.""",
         file=".zed/settings.json",
         kind="json",
         path=("context_servers", SERVER),
-        entry=_plain,
+        entry=_zed,
         asks="""\
 It reads the file in a folder that you have trusted, and asks before each tool unless
-agent.tool_permissions says otherwise.""",
+agent.tool_permissions says otherwise. The entry names this folder by its path on this machine: in
+another copy of the project it has to be another one.""",
     ),
 }
 """All whose files `orchestrator init --client` writes."""

@@ -32,6 +32,9 @@ EXIT_NOT_ALL = 1
 
 SCREEN_COLUMNS = 80
 
+OWN_NAME = "orchestrator"
+"""Of our command."""
+
 MAX_FILE_BYTES = 4 * 1024 * 1024
 """Of a client's settings; nobody writes longer ones."""
 
@@ -134,12 +137,12 @@ def init(
             _write(each)
     if ClientChoice.CLAUDE_PLUGIN.value in names:
         wanted.append(_plugin(dry_run=dry_run))
-    told = _told(names, files)
+    told = _told(names, files, {each.client: each.outcome for each in wanted})
     if as_json:
         print(json.dumps(_document(wanted, told, dry_run=dry_run)))
     else:
         print_lines(_lines(wanted, dry_run=dry_run))
-        print_lines(next_steps(project, command, told.values(), example=bool(example)))
+        print_lines(_next_steps(project, command, told.values(), example=bool(example)))
     if any(each.outcome == "refused" for each in wanted):
         raise typer.Exit(EXIT_NOT_ALL)
 
@@ -197,19 +200,26 @@ def _plugin(*, dry_run: bool) -> Wanted:
     )
 
 
-def _told(names: Sequence[str], files: Mapping[str, Client]) -> dict[str, tuple[str, str]]:
+def _told(
+    names: Sequence[str], files: Mapping[str, Client], outcomes: Mapping[str, FileOutcome]
+) -> dict[str, tuple[str, str]]:
     """Of each client, where it finds us, and what a person has to know of it."""
     from orchestrator.surfaces.cli.setup import plugin
 
-    return {
-        name: (
-            f"{files[name].title} finds {files[name].file} when it is started here",
-            files[name].asks,
-        )
-        if name in files
-        else (f"{plugin.TITLE} finds the plugin", plugin.ASKS)
-        for name in names
-    }
+    told = {}
+    for name in names:
+        client = files.get(name)
+        title, asks = (client.title, client.asks) if client else (plugin.TITLE, plugin.ASKS)
+        file = client.file if client else "the plugin"
+        match outcomes[name]:
+            case "refused":
+                told[name] = (f"{title} does not know the server yet: do what stands above", asks)
+            case "kept":
+                told[name] = (f"{title} uses the entry that was in {file} before", asks)
+            case _:
+                here = " when it is started here" * bool(client)
+                told[name] = (f"{title} finds {file}{here}", asks)
+    return told
 
 
 def _read(path: Path) -> str | None:
@@ -259,7 +269,7 @@ def _document(
     return {"dry_run": dry_run, "files": files, "clients": asks}
 
 
-def next_steps(
+def _next_steps(
     project: Path, command: str, told: Iterable[tuple[str, str]], *, example: bool
 ) -> Iterator[str]:
     """What to do now, and what each client will ask."""
@@ -269,6 +279,9 @@ def next_steps(
         if project != Path.cwd():
             yield f"  cd {shlex.quote(str(project))}"
         yield f"  {shlex.quote(command)} run hello 'Which kernel is this?'"
+    if command != OWN_NAME:
+        yield f"`{OWN_NAME}` is not on your PATH, so files for clients name it by its place here."
+        yield "Before you share them, install it (`orchestrator help install`)."
     for where, asks in told:
         yield f"{where}:"
         yield from textwrap.wrap(
@@ -286,10 +299,10 @@ def next_steps(
 
 def own_command() -> str:
     """How others start us: by name if that finds us, else by path."""
-    beside = Path(sys.executable).parent / "orchestrator"
-    found = shutil.which("orchestrator")
+    beside = Path(sys.executable).parent / OWN_NAME
+    found = shutil.which(OWN_NAME)
     if found and (not beside.exists() or Path(found).resolve() == beside.resolve()):
-        return "orchestrator"
+        return OWN_NAME
     return str(beside) if beside.exists() else str(Path(sys.argv[0]).resolve())
 
 

@@ -99,6 +99,7 @@ def trust_document(
         "by_setting": project.is_set,
         "agents": {name: list(map(str, grants)) for name, grants in reach.items()},
         "new": {name: list(more) for name, more in growth.items()},
+        "broken": [broken.model_dump(mode="json") for broken in catalog.broken],
     }
 
 
@@ -107,8 +108,11 @@ def trust_lines(
     catalog: Catalog,
     growth: Mapping[str, tuple[str, ...]],
 ) -> Iterator[str]:
-    """What each agent could reach; with + what nobody has agreed to yet."""
-    yield f"the agents of {project.project} could reach, beside their model:"
+    """What each agent could reach; with + what the operator has not agreed to yet."""
+    if catalog.agents:
+        yield f"the agents of {project.project} could reach, beside their model:"
+    else:
+        yield f"{project.agents_dir} has no agent that can be used"
     for name, extent in project.extents(catalog).items():
         new = growth.get(name, ())
         known = [str(grant) for grant in extent.grants]
@@ -117,10 +121,14 @@ def trust_lines(
         yield from (f"  + {line}" for line in new)
     if project.is_set:
         yield "all of it is trusted, by ORCHESTRATOR_TRUSTED or `trusted` in your config.yaml"
-    elif not growth:
-        yield "nothing of it has to be trusted, or all of it is"
-    else:
+    elif growth:
         yield "what has a + is new: you have not trusted them with it"
+    elif catalog.agents:
+        yield "nothing of it has to be trusted, or all of it is"
+    if catalog.broken:
+        names = ", ".join(named(broken.name) for broken in catalog.broken)
+        yield f"with mistakes, so that they cannot be used, nor trusted: {names}"
+        yield "  `orchestrator agents check` shows the mistakes; then call this again"
 
 
 def _agreed() -> bool:

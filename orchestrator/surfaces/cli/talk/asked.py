@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 TERMINAL_INPUT_CHARS = 2000
 """Of a tool call's input; `pending --json` has all of it."""
 
+INSTEAD = 3
+"""How many commands are named where another one was typed than what waits needs."""
+
 NOTHING_WAITS = "nothing waits for you"
 
 
@@ -56,7 +59,7 @@ def chosen_question(waiting: WhatWaits, run_id: str, message: str) -> Question:
     if len(exact or fitting) == 1:
         return (exact or fitting)[0]
     if not fitting:
-        raise RunRefused(_none("question", run_id, message, "waits"))
+        raise RunRefused(_no_such("question", run_id, message) + _instead(waiting, run_id))
     several = ", ".join(f"{each.run_id} {each.message_id}" for each in fitting)
     raise CallInvalid(f"several questions wait: {several}; name one: reply RUN MESSAGE ANSWER")
 
@@ -68,13 +71,15 @@ def chosen_calls(waiting: WhatWaits, run_id: str, names: Sequence[str]) -> tuple
     from orchestrator.errors import CallInvalid
 
     open_ones = [each for each in waiting.approvals if not run_id or each.run_id == run_id]
-    chosen = [_chosen_call(open_ones, run_id, name) for name in names or ("",)]
+    chosen = [_chosen_call(waiting, open_ones, run_id, name) for name in names or ("",)]
     if len({each.run_id for each in chosen}) > 1:
         raise CallInvalid("these calls are of several runs; decide about one run at a time")
     return tuple(chosen)
 
 
-def _chosen_call(open_ones: Sequence[Approval], run_id: str, name: str) -> Approval:
+def _chosen_call(
+    waiting: WhatWaits, open_ones: Sequence[Approval], run_id: str, name: str
+) -> Approval:
     from orchestrator.errors import CallInvalid, RunRefused
 
     fitting = [each for each in open_ones if each.call_id.startswith(name)]
@@ -82,21 +87,41 @@ def _chosen_call(open_ones: Sequence[Approval], run_id: str, name: str) -> Appro
     if len(exact or fitting) == 1:
         return (exact or fitting)[0]
     if not fitting:
-        waits = ", ".join(each.call_id for each in open_ones)
-        raise RunRefused(
-            _none("tool call", run_id, name, "waits to be approved")
-            + f"; waiting: {waits}" * bool(waits)
-        )
+        raise RunRefused(_no_such("tool call", run_id, name) + _instead(waiting, run_id))
     several = ", ".join(f"{each.run_id} {each.call_id}" for each in fitting)
     raise CallInvalid(
         f"several tool calls wait: {several}; name the calls, or say --all after their run"
     )
 
 
-def _none(what: str, run_id: str, name: str, does: str) -> str:
-    if not run_id and not name:
-        return f"{NOTHING_WAITS} in this project"
-    return f"{run_id or 'this project'} has no {what} {name}".rstrip() + f" that {does}"
+def no_call_waits(waiting: WhatWaits, run_id: str) -> str:
+    """A line for people: a run has no tool call to be decided, and what it has instead."""
+    return _no_such("tool call", run_id, "") + _instead(waiting, run_id)
+
+
+def _no_such(what: str, run_id: str, name: str) -> str:
+    return f"{run_id or 'this project'} has no {what} {name}".rstrip() + " that waits for you"
+
+
+def _instead(waiting: WhatWaits, run_id: str) -> str:
+    """What does wait, of a run or of all, with the command for each."""
+    commands = [
+        *(
+            command("reply", each.run_id, each.message_id, "ANSWER")
+            for each in waiting.questions
+            if run_id in ("", each.run_id)
+        ),
+        *(
+            command("approve", each.run_id, each.call_id)
+            for each in waiting.approvals
+            if run_id in ("", each.run_id)
+        ),
+    ]
+    if not commands:
+        return "; `orchestrator pending --all` looks at every project" * (not run_id)
+    more = len(commands) - INSTEAD
+    shown = ", ".join(f"`{each}`" for each in commands[:INSTEAD])
+    return f"; this waits: {shown}" + f" and {more} more (`orchestrator pending`)" * (more > 0)
 
 
 def waiting_line(questions: int, calls: int) -> str:

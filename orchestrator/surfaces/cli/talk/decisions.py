@@ -19,6 +19,7 @@ from orchestrator.surfaces.cli.options import (
     dumped,
     on_book,
     print_either,
+    say_none,
 )
 from orchestrator.surfaces.cli.talk.asked import (
     NOTHING_WAITS,
@@ -27,6 +28,7 @@ from orchestrator.surfaces.cli.talk.asked import (
     chosen_calls,
     chosen_question,
     input_line,
+    no_call_waits,
     waiting_line,
     what_waits,
     when_it_goes_on,
@@ -84,7 +86,7 @@ def pending(
         print(json.dumps(said))
         return
     if not waiting.agents:
-        print(NOTHING_WAITS if all_ else f"{NOTHING_WAITS} in this project; --all looks at all")
+        say_none(NOTHING_WAITS, all_=all_)
     print_lines(ask_lines(waiting))
 
 
@@ -221,21 +223,21 @@ async def _whole_name(book: TaskBook, run_id: str, beginning: str) -> str:
 def _decide(as_json: bool, run_id: str, **words: Any) -> None:
     async def decide(book: TaskBook, project: str) -> tuple[tuple[Approval, ...], str]:  # noqa: ARG001 the book knows the run
         decided = await book.decide(run_id, None, **words)
+        if not decided:
+            return (), no_call_waits(await what_waits(book, None), run_id)
         return decided, await when_it_goes_on(book, run_id)
 
     decided, later = on_book(decide)
     if as_json:
         print(json.dumps({"run_id": run_id, "approvals": dumped(decided)}))
         return
-    if not decided:
-        print(f"no tool call of {run_id} waits to be approved")
     print_lines(
         f"{each.decision}  {named(each.call_id)}  {named(each.tool)} "
         f"{input_line(each.new_input or each.input)}"
         for each in decided
     )
-    if later and decided:
-        print(later)
+    if later:
+        print_lines((later,))
 
 
 def _object(text: str) -> dict[str, object]:
