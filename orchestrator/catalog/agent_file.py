@@ -38,7 +38,7 @@ SIZE_FIELDS = ("memory", "scratch", "disk", "output")
 TIME_FIELDS = ("idle_after", "stop_after", "expire_after")
 """Of session: the same, for times."""
 
-SHORT_FORMS = {"ask": "whom", "approval": "*", "workspace": "mode"}
+ONE_WORD_FORMS = {"ask": "whom", "approval": "*", "workspace": "mode"}
 """Fields that may be written as one word -> what that word says of them."""
 
 AGENT_SPELLINGS = Spellings(
@@ -119,7 +119,7 @@ def _spelled_out(value: dict[str, object], problems: Problems) -> dict[str, obje
     _part_servers(fields, problems)
     spell_network(fields, problems)
     _spell_session(fields, problems)
-    for field, short in SHORT_FORMS.items():
+    for field, short in ONE_WORD_FORMS.items():
         if field in fields and not isinstance(fields[field], dict):
             problems.aliases[(field, short)] = (field,)
             fields[field] = {short: fields[field]}

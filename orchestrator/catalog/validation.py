@@ -16,7 +16,7 @@ from orchestrator.plain_yaml import Loc, shortened
 Noun = TypeVar("Noun", bound=BaseModel)
 
 
-UNITS = {"_ms": "ms", "_seconds": "seconds", "_mb": "MiB", "_usd": "dollars"}
+FIELD_UNITS = {"_ms": "ms", "_seconds": "seconds", "_mb": "MiB", "_usd": "dollars"}
 """How the name of a field ends -> what its number counts."""
 
 
@@ -70,7 +70,7 @@ class _Report:
         fields = self._fields_at(loc)
         said = sentence(error, fields, secret="env" in loc[:-1] or "args" in loc[:-1])
         name = str(loc[-1]) if loc else ""
-        if unit := next((unit for end, unit in UNITS.items() if name.endswith(end)), ""):
+        if unit := next((unit for end, unit in FIELD_UNITS.items() if name.endswith(end)), ""):
             said = re.sub(r"\b(number|least \S+|most \S+),", _counting(unit), said, count=1)
         field, _, rest = said.partition(" ")
         if error["type"] == "value_error" and field in fields:

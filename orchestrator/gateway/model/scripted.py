@@ -227,7 +227,7 @@ def _told(error: ErrorDetails, loc: Loc) -> str:
     if not loc and error["type"] != "value_error":
         return f"must be `steps:` with a list; {STEP_FORMS}"
     if loc == ("steps",):
-        return f"{sentence(error)}; {STEP_FORMS}"
+        return f"{sentence(error, STEP_WORDS)}; {STEP_FORMS}"
     if error["type"] == "extra_forbidden":
         if len(loc) == 1:
             models: tuple[type[Frozen], ...] = (Script,)

@@ -66,7 +66,9 @@ def settings_for(agents_dir: Path | None) -> Settings:
 
 
 def _no_agents(agents_dir: Path) -> str:
-    """There is no such directory, and what to do: in a project's folder, go up."""
+    """There is no such directory, and what to do: agents above may be meant, in another repository
+    or of another user, where no project is looked for.
+    """
     from orchestrator.catalog import agents_of_others
 
     if agents_dir.exists():
@@ -75,7 +77,7 @@ def _no_agents(agents_dir: Path) -> str:
     near = next((folder for folder in above if any(folder.glob("*/agent.md"))), None)
     if near is not None:
         return (
-            f"there is no directory {agents_dir}, but your project has one: "
+            f"there is no directory {agents_dir}, but there is one above: "
             f"cd {shlex.quote(str(near.parent))}, or --agents-dir {shlex.quote(str(near))}"
         )
     others = agents_of_others(agents_dir.parent)

@@ -208,16 +208,20 @@ def test_prompt_tells_a_caller_of_the_agents_that_it_may_run(
     assert capsys.readouterr().out == "## Subagents\n\nNo subagents are available.\n"
 
 
-def test_the_default_is_the_agents_folder_here(
+def test_the_default_is_the_agents_folder_of_the_project(
     capsys: pytest.CaptureFixture[str], agents_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ORCHESTRATOR_AGENTS_DIR")
     monkeypatch.chdir(agents_dir.parent)
     assert run("agents", "show", "good") == 0
-    monkeypatch.chdir(agents_dir)
+    clone = agents_dir.parent / "clone"
+    (clone / "src").mkdir(parents=True)
+    monkeypatch.chdir(clone / "src")
+    assert run("agents", "show", "good") == 0
+    (clone / ".git").mkdir()  # from here on a repository of its own
     assert run("agents", "check") == 4
     assert capsys.readouterr().err == (
-        f"error: there is no directory {agents_dir}/agents, but your project has one: "
+        f"error: there is no directory {clone}/src/agents, but there is one above: "
         f"cd {agents_dir.parent}, or --agents-dir {agents_dir}\n"
     )
 

@@ -334,7 +334,7 @@ def test_a_question_of_a_run_in_one_terminal_is_answered_in_another(
         assert (process.returncode, out) == (0, "it is blue\n")
     capsys.readouterr()
     assert run("pending") == 0
-    assert capsys.readouterr().out.startswith("nothing waits for you in this project")
+    assert capsys.readouterr().out.startswith(f"nothing waits for you in {project.path}; --all")
     assert run("pending", "--hook") == 0
     assert capsys.readouterr().out == ""
     assert run("wait", run_id) == 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TERMINAL_INPUT_CHARS = 2000
 """Of a tool call's input; `pending --json` has all of it."""
 
-INSTEAD = 3
+COMMANDS_SHOWN = 3
 """How many commands are named where another one was typed than what waits needs."""
 
 NOTHING_WAITS = "nothing waits for you"
@@ -119,8 +119,8 @@ def _instead(waiting: WhatWaits, run_id: str) -> str:
     ]
     if not commands:
         return "; `orchestrator pending --all` looks at every project" * (not run_id)
-    more = len(commands) - INSTEAD
-    shown = ", ".join(f"`{each}`" for each in commands[:INSTEAD])
+    more = len(commands) - COMMANDS_SHOWN
+    shown = ", ".join(f"`{each}`" for each in commands[:COMMANDS_SHOWN])
     return f"; this waits: {shown}" + f" and {more} more (`orchestrator pending`)" * (more > 0)
 
 
