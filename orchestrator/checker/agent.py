@@ -21,8 +21,8 @@ from orchestrator.gateway.model.given import ALIASES
 from orchestrator.gateway.model.prices import PRICES, is_listed, undecorated
 from orchestrator.plain_yaml import Loc, shortened
 from orchestrator.plan import Place, plan, shown_variables
-from orchestrator.runners.claude.launch import is_own_variable
 from orchestrator.runners.contract import PARENT
+from orchestrator.runners.known import RUNNERS
 from orchestrator.tool_rules import use_problems
 from orchestrator.workspace.agent_files import FilesRefused, no_secrets, read_agent_files
 
@@ -134,6 +134,7 @@ def _is_beside(folder: Path, text: str) -> bool:
 
 def _variable_remarks(agent: AgentSpec) -> Iterator[Remark]:
     around = surroundings.variables(agent)
+    is_own_variable = RUNNERS[agent.runner].is_own_variable
     message = "is set by the orchestrator itself; remove it"
     for name in agent.env:
         if is_own_variable(name, around):

@@ -55,6 +55,15 @@ class Retrying(Frozen):
 class Listening(Frozen):
     """The CLI has started and can take messages."""
 
+    conversation: str = ""
+    """The id by which it can be told to take this conversation up again, if it gave it itself."""
+
+
+class CannotBegin(Frozen):
+    """The CLI will take no messages: it does not know the conversation, or refuses its terms."""
+
+    why: str = ""
+
 
 class TakenUp(Frozen):
     """The CLI has taken up a message of ours: the model hears it with the next request."""
@@ -112,6 +121,7 @@ Sign = (
     | ToolReturned
     | Retrying
     | Listening
+    | CannotBegin
     | TakenUp
     | PermissionAsked
     | PermissionWithdrawn
