@@ -16,11 +16,11 @@ from pydantic import JsonValue
 from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.catalog import AgentsDir, Problem
 from orchestrator.catalog.rules_file import RulesFile
-from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.owner import Owner
 from orchestrator.containers.runtime import EngineLookup, Runtime
-from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.agent import DEFAULT_RUNNER, AgentSpec
 from orchestrator.domain.container import File
 from orchestrator.domain.task import Task
 from orchestrator.domain.tool_lock import Brokered, ToolLock
@@ -45,7 +45,6 @@ from orchestrator.errors import (
     AgentInvalid,
     CallInvalid,
     EngineUnreachable,
-    ImageMissing,
     OperatorError,
     ServerFailed,
 )
@@ -88,7 +87,7 @@ NO_IMAGE = (
 )
 
 NO_ENGINE = "the agent image (no engine answers)"
-NOT_BUILT = "the agent image (not built yet; `orchestrator images build`)"
+NOT_BUILT = "the agent image (not built yet; `{command}`)"
 
 
 @asynccontextmanager
@@ -401,11 +400,12 @@ class _EngineAsFound:
     """EngineLookup (containers/runtime.py) for a plan that is only shown: nothing is built."""
 
     address: str
-    image: str
+    images: Mapping[str, str]
+    """Runner -> its image."""
     seccomp: str | None
 
-    async def agent_image(self, progress: Progress = lambda _: None) -> str:  # noqa: ARG002 nothing is made
-        return self.image
+    async def agent_image(self, runner: str, progress: Progress = lambda _: None) -> str:  # noqa: ARG002 nothing is made
+        return self.images.get(runner, NO_ENGINE)
 
     async def image_id(self, image: str) -> str:  # noqa: ARG002 no spare is made of it
         return ""
@@ -417,21 +417,21 @@ class _EngineAsFound:
 def _engine_as_found(settings: Settings) -> _EngineAsFound:
     """What the engine says, or stand-ins if none answers. Blocks."""
     from orchestrator.containers.docker.facts import takes_profile
-    from orchestrator.containers.images.agent_image import find_agent_image
+    from orchestrator.containers.images.agent_image import build_command, images_found
     from orchestrator.containers.seccomp import profile
 
+    named: dict[str, str] = {DEFAULT_RUNNER: settings.agent_image} if settings.agent_image else {}
     try:
         with open_engine(settings) as engine:
             with engine.translated():
                 seccomp = profile() if takes_profile(engine.api.info()) else None
-            try:
-                image = settings.agent_image or find_agent_image(engine, settings)
-            except ImageMissing:
-                image = NOT_BUILT
-            return _EngineAsFound(engine.address, image, seccomp)
+            images = {
+                runner: found or NOT_BUILT.format(command=build_command(runner))
+                for runner, found in images_found(engine, settings).items()
+            }
+            return _EngineAsFound(engine.address, {**images, **named}, seccomp)
     except EngineUnreachable:
-        image = settings.agent_image or NO_ENGINE
-        return _EngineAsFound(settings.engine_candidates[0], image, profile())
+        return _EngineAsFound(settings.engine_candidates[0], named, profile())
 
 
 def without_image(settings: Settings, agents: AgentsDir) -> tuple[Problem, ...]:

@@ -68,7 +68,7 @@ class Settings(Frozen):
     """ORCHESTRATOR_SECRETS_FILE: where the secrets are kept that agents may ask for."""
     home: Path
     agent_image: str | None = None
-    """ORCHESTRATOR_AGENT_IMAGE: use this image instead of the one that we build."""
+    """ORCHESTRATOR_AGENT_IMAGE: use this image for claude instead of the one that we build."""
     claude_binary: Path | None = None
     """ORCHESTRATOR_CLAUDE_BINARY: a claude executable for Linux to put into the image."""
     claude_version: str | None = None

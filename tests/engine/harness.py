@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.app import Parts, compose
-from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Runtime
 from orchestrator.domain.events import Event
@@ -40,7 +40,7 @@ class _Engine:
         self._image = image
         self.seccomp_profile = runtime.seccomp_profile
 
-    async def agent_image(self, progress: Progress = lambda _: None) -> str:
+    async def agent_image(self, runner: str, progress: Progress = lambda _: None) -> str:
         return self._image
 
     async def image_id(self, image: str) -> str:

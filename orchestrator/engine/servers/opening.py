@@ -18,6 +18,7 @@ import anyio.to_thread
 from pydantic import SecretStr
 
 from orchestrator.containers.runtime import Container, EngineLookup, Runtime
+from orchestrator.domain.agent import DEFAULT_RUNNER
 from orchestrator.domain.audit import AuditAct, AuditEntry
 from orchestrator.domain.container import EGRESS_PORT, ROUTES_PORT
 from orchestrator.domain.tool_server import ToolServer
@@ -139,7 +140,7 @@ class ServerOpener:
         from orchestrator.gateway.tools.lines import line_transport
 
         place = Place(
-            image=server.image or await self._engine.agent_image(),
+            image=server.image or await self._engine.agent_image(DEFAULT_RUNNER),
             ca_certificates=self._ca_certificates,
             seccomp=await self._engine.seccomp_profile(),
         )
