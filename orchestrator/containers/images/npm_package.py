@@ -29,13 +29,6 @@ _ROOT = "package/"
 """Where an archive of npm's has its files."""
 
 
-class Taken(Frozen):
-    """A file or a directory of a package, and its name in the build context."""
-
-    member: str
-    name: str
-
-
 class NpmPackage(Frozen):
     """A package of npm's, by its very bytes, and what of it goes into an image."""
 
@@ -45,7 +38,8 @@ class NpmPackage(Frozen):
     """As npm writes it: "sha512-" and the digest in base64."""
     megabytes: int
     """How much there is to download."""
-    takes: tuple[Taken, ...]
+    takes: dict[str, str]
+    """A file or a directory of the package -> its name in the build context."""
 
     @property
     def spec(self) -> str:
@@ -81,7 +75,7 @@ def fetch_package(cache_dir: Path, package: NpmPackage, progress: Progress) -> P
         if found != wanted:
             raise ImageBuildFailed(
                 f"npm fetched a {package.spec} with the SHA-512 {found}, not {wanted}; it was not "
-                "used. Try again; if it stays so, look where npm takes it from: `npm config get registry`"
+                "used. Try again; if it stays so, see which index npm uses: npm config get registry"
             )
         archive.replace(target)
     return target
@@ -93,18 +87,17 @@ def package_files(archive: Path, package: NpmPackage) -> Iterator[ContextFile]:
     with tarfile.open(archive, "r|gz") as tarball:
         for member in tarball:
             inside = member.name.removeprefix(_ROOT)
-            taken = next((each for each in package.takes if _is_in(inside, each.member)), None)
+            taken = next((each for each in package.takes if _is_in(inside, each)), None)
             file = tarball.extractfile(member) if taken and member.isfile() else None
             if taken is None or file is None:
                 continue
             missing.discard(taken)
-            name = taken.name + inside.removeprefix(taken.member)
+            name = package.takes[taken] + inside.removeprefix(taken)
             mode = 0o755 if member.mode & 0o100 else 0o644
             yield ContextFile(name, member.size, chunks_of(file), mode)
     if missing:
-        names = ", ".join(sorted(each.member for each in missing))
-        raise ImageBuildFailed(f"{package.spec} holds no {names}")
+        raise ImageBuildFailed(f"{package.spec} holds no {', '.join(sorted(missing))}")
 
 
 def _is_in(path: str, member: str) -> bool:
-    return path == member or path.startswith(member.rstrip("/") + "/") or member == ""
+    return path == member or path.startswith(f"{member}/")

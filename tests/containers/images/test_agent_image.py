@@ -166,12 +166,20 @@ def test_the_image_holds_the_pinned_claude(image: str) -> None:
     assert run(image, "claude", "--version") == "2.1.325 (Claude Code)"
 
 
-@pytest.mark.parametrize(("runner", "said"), [("codex", "codex-cli 0.166.0")])
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        ("codex", "codex-cli 0.166.0"),
+        ("copilot", "GitHub Copilot CLI 1.0.102."),
+        ("gemini", "0.61.0"),
+        ("opencode", "1.18.33"),
+    ],
+)
 def test_the_image_of_a_runner_holds_its_pinned_cli(
     runner: str, said: str, engine: Engine, image: str, runner_image: Callable[[str], str]
 ) -> None:
     other = runner_image(runner)
-    assert run(other, runner, "--version") == said
+    assert run(other, runner, "--version").splitlines()[0] == said
     # All runners share the layers below their own.
     layers = [
         engine.api.inspect_image(name)["RootFS"]["Layers"]  # type: ignore[no-untyped-call]
@@ -180,6 +188,15 @@ def test_the_image_of_a_runner_holds_its_pinned_cli(
     assert layers[0][:-1] == layers[1][: len(layers[0]) - 1]
     inside = "id -u; pwd; find / -xdev -perm /6000 2>/dev/null; test -w $(command -v $0) || echo no"
     assert run(other, "bash", "-c", inside, runner).split("\n") == ["1000", "/workspace", "no"]
+
+
+def test_copilot_is_unpacked_where_no_agent_can_write(runner_image: Callable[[str], str]) -> None:
+    script = "copilot --version > /dev/null; du -sk ~; find /opt/copilot ! -user root -o -perm /022"
+    size, *writable = run(runner_image("copilot"), "bash", "-c", script).splitlines()
+    assert int(size.split()[0]) < 2048  # at a first start it would be 234 MB
+    assert [line for line in writable if not line.endswith("->")] == []
+    licence = run(runner_image("copilot"), "cat", "/usr/share/licenses/copilot/LICENSE.md")
+    assert licence.startswith("GitHub Copilot CLI License")
 
 
 def test_the_image_holds_what_an_agent_works_with(image: str) -> None:

@@ -14,7 +14,6 @@ from orchestrator.containers.images.build import build_context
 from orchestrator.containers.images.cli_parts import IMAGE_RUNNERS, PACKAGES, cli_checksums
 from orchestrator.containers.images.npm_package import (
     NpmPackage,
-    Taken,
     fetch_package,
     package_files,
 )
@@ -47,7 +46,7 @@ def package(archive: Path, *takes: tuple[str, str]) -> NpmPackage:
         version="1.2.3",
         integrity=f"sha512-{digest}",
         megabytes=7,
-        takes=tuple(Taken(member=member, name=name) for member, name in takes),
+        takes=dict(takes),
     )
 
 
