@@ -232,6 +232,7 @@ async def log_in_to_server(
             server,
             await _secret_store(settings).resolve(server),
             settings.state_dir / TOKENS,
+            settings.project,
             Dialer(environ=environment()),
             ServerDecisions(store.audit, settings.project, server.name).note,
             show=show,

@@ -120,11 +120,11 @@ class ServerOpener:
     ) -> tuple[AbstractAsyncContextManager[Any], Callable[[], tuple[str, ...]]]:
         """Messages to and from a server at a URL, and the tokens that are sent with them."""
         from orchestrator.gateway.tools.remote import remote_client, remote_transport
-        from orchestrator.gateway.tools.tokens import TokenAuth, auth_of
+        from orchestrator.gateway.tools.tokens import TokenAuth, TokenFile, auth_of
 
         held.enter_context(told_plainly(server))
         decided = ServerDecisions(self._audit, self._project, server.name).note
-        auth = auth_of(server, values, self._tokens_dir)
+        auth = auth_of(server, values, TokenFile(self._tokens_dir, self._project, server))
         client = await held.enter_async_context(remote_client(server, self._dialer, decided, auth))
         tokens = (lambda: auth.secrets) if isinstance(auth, TokenAuth) else tuple
         return remote_transport(client, server.url or ""), tokens
