@@ -73,6 +73,10 @@ class KnownServer(Frozen):
     problems: tuple[Problem, ...] = ()
     """Of the lock: why there is none, though there is a file."""
 
+    @property
+    def tool_names(self) -> tuple[str, ...] | None:
+        return None if self.lock is None else tuple(tool.name for tool in self.lock.tools)
+
 
 class BrokenServer(Frozen):
     """A folder whose server.yaml is not one, and why."""
@@ -113,6 +117,11 @@ class Catalog(Frozen):
         """All warnings, and what of files of others does not count."""
         warnings = (problem for found in self.warnings.values() for problem in found)
         return (*self.notes, *warnings)
+
+    @property
+    def tool_names(self) -> dict[str, tuple[str, ...] | None]:
+        """What the tools of each server are called; None of one that was never pinned."""
+        return {name: known.tool_names for name, known in self.servers.items()}
 
     def server(self, name: str) -> KnownServer:
         """The server of that name; ServerInvalid if it is broken, ServerNotFound if it is none."""

@@ -141,7 +141,7 @@ async def outside_service(
     store = Store(stage.state / "runs.sqlite")
     try:
         yield OutsideService(
-            rules=RulesFile(stage.rules, lambda: agents.current().servers, stage.told.append),
+            rules=RulesFile(stage.rules, lambda: agents.current().tool_names, stage.told.append),
             agents=agents,
             upstreams=answers,
             store=store,
