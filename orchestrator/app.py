@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.catalog import AgentsDir, Problem
+from orchestrator.catalog.problems import did_you_mean
 from orchestrator.catalog.rules_file import RulesFile
 from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.lazy_runtime import LazyRuntime
@@ -284,9 +285,17 @@ async def call_server(
     arguments: Mapping[str, JsonValue],
 ) -> dict[str, object]:
     """Call a tool by a person's own hand, and write that down before."""
+    if lock is not None and lock.tool(tool) is None:
+        names = [each.name for each in lock.tools]
+        guess = did_you_mean(tool, names)
+        raise CallInvalid(
+            f"{server.name} has no tool {shortened(tool)!r}"
+            + (f" (did you mean {guess!r}?)" if guess else "")
+            + f"; it was pinned with: {', '.join(names) or 'none'}"
+        )
     await note_decision(settings, "tool", f"{server.name}/{tool}", allowed=True, why="by hand")
     async with open_server(settings, server, lock) as upstream:
-        if lock is not None and (tool in upstream.drift.changed or lock.tool(tool) is None):
+        if tool in upstream.drift.changed:
             raise CallInvalid(
                 f"{tool} is not what {server.name} was pinned with; look at it with: orchestrator "
                 f"servers diff {server.name}"

@@ -15,9 +15,15 @@ from pydantic import JsonValue
 
 from orchestrator import output
 from orchestrator.domain import Frozen
-from orchestrator.domain.resource_uri import uri_problem, uri_spellings
 from orchestrator.domain.tool_lock import JsonMap, Pinned, ToolLock, as_told, is_tool_name
-from orchestrator.domain.tool_use import PROMPT, RESOURCE, ServerUse, Verdict
+from orchestrator.domain.tool_use import (
+    PROMPT,
+    RESOURCE,
+    ServerUse,
+    Verdict,
+    uri_problem,
+    uri_spellings,
+)
 
 RefusalCode = Literal[
     "",

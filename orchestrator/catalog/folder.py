@@ -40,6 +40,9 @@ from orchestrator.plain_yaml import Loc
 
 LOCK_FILE = "tools.lock.json"
 
+MISNAMED_SERVERS = frozenset((SERVER_NAME, "server.yml", "server.json", "servers.yaml"))
+"""Names of a folder's file that its author took for server.yaml, in small letters."""
+
 AGENT_FILE_BYTES = 1024 * 1024
 """The longest file that is read."""
 
@@ -396,8 +399,20 @@ def _server_folders(servers: Path) -> list[Path]:
     return [
         folder
         for folder in entries
-        if not folder.name.startswith(".") and holds(folder, SERVER_NAME)
+        if not folder.name.startswith(".")
+        and (holds(folder, SERVER_NAME) or _misnamed_server(folder))
     ]
+
+
+def _misnamed_server(folder: Path) -> str:
+    """What a folder calls its server.yaml instead; "" if it has one, or nothing like it."""
+    if holds(folder, SERVER_NAME):
+        return ""
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return ""
+    return next((name for name in names if name.lower() in MISNAMED_SERVERS), "")
 
 
 def _unreadable(agents_dir: Path, exc: OSError) -> BrokenAgent:
@@ -479,6 +494,11 @@ def _read_other(path: Path) -> _Reading:
 def _read_server(folder: Path) -> _Reading:
     reader, path = _Folder(folder, "server"), folder / SERVER_NAME
     parsed: ToolServer | tuple[Problem, ...]
+    if other := _misnamed_server(folder):
+        message = f"a server's file is called {SERVER_NAME}; rename {other} to that"
+        problem = Problem(path=folder / other, line=0, field="", message=message)
+        broken = BrokenServer(name=reader.name, path=folder / other, problems=(problem,))
+        return _Reading(broken, {}, settled=False)
     try:
         text = reader.text(SERVER_NAME)
     except FileRefused as exc:

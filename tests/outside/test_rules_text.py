@@ -155,11 +155,11 @@ def test_a_denial_of_what_is_not_there_is_pointed_out_with_the_nearest_name() ->
     }
     rules = rules_of({"agents": {"a": {"allow": {"servers": ["*"]}, "deny": denies}}})
     known = {"database": ("query", "drop_table"), "docs": ("search",)}
+    guessed = "there is no tool 'drop_tabel'; did you mean 'drop_table'?"
     assert rule_warnings(rules, known) == (
         "agents.a.deny.servers[0]: there is no server 'databse'; did you mean 'database'?",
         "agents.a.deny.tools.web: there is no server 'web'",
-        "agents.a.deny.tools.database[0]: there is no tool 'drop_tabel'; "
-        "did you mean 'drop_table'?",
+        f"agents.a.deny.tools.database[0]: {guessed}",
         "agents.a.deny.tools.database[1]: there is no tool 'truncat*'",
         "agents.a.deny.tools.d*[1]: there is no tool 'nothing_like_it'",
         "agents.a.deny.tools.*[0]: there is no tool 'qeury'; did you mean 'query'?",

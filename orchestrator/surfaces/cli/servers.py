@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.domain.words import counted
 from orchestrator.surfaces.cli.command_help import Commands
 from orchestrator.surfaces.cli.options import (
     AgentsDirOption,
@@ -45,7 +46,7 @@ CLAUDE_CUTS = 2048
 
 servers_app = Commands("Servers of tools outside of agents.")
 
-ServerArgument = Annotated[str, typer.Argument(metavar="NAME", help="As its folder is called.")]
+ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="As its folder is called.")]
 YesOption = Annotated[
     bool, typer.Option("--yes", help="Agree to what it reaches, and to what it offers.")
 ]
@@ -111,8 +112,8 @@ def check(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
         print_lines(map(str, problems))
         print_lines(f"{doubt} (a warning)" for doubt in doubts)
         count = len(catalog.servers) + len(catalog.broken_servers)
-        good = "all good" if not problems else f"{len(problems)} mistakes"
-        print(f"{count} server{'' if count == 1 else 's'}, {good}")
+        good = counted(len(problems), "mistake") if problems else "all good"
+        print(f"{counted(count, 'server')}, {good}")
     if problems:
         raise typer.Exit(EXIT_BROKEN_SERVER)
 
@@ -235,17 +236,21 @@ def import_(
     told: list[dict[str, object]] = []
     for server in found:
         path = settings.agents_dir / "servers" / server.name / "server.yaml"
+        said = "written" if server.text else "not written"
         try:
-            write_file(path, server.text)
-            new = True
+            if server.text:
+                write_file(path, server.text)
         except FileExistsError:
-            new = False
+            said = "is there already, and stays"
+        new = said == "written"
         told.append({"server": server.name, "written": new, "notes": list(server.notes)})
         if not as_json:
-            print_lines([f"{path}: {'written' if new else 'is there already, and stays'}"])
-            print_lines(f"  {note}" for note in server.notes if new)
+            print_lines([f"{path}: {said}"])
+            print_lines(f"  {note}" for note in server.notes if new or not server.text)
     if as_json:
         print(json.dumps({"servers": told}))
+    if not all(server.text for server in found):
+        raise typer.Exit(EXIT_BROKEN_SERVER)
 
 
 @servers_app.command()
@@ -350,7 +355,7 @@ def _pinned(known: KnownServer) -> str:
 
 def _count(lock: ToolLock) -> str:
     tokens = sum(tool.tokens for tool in lock.tools)
-    return f"{len(lock.tools)} tools, about {tokens} tokens"
+    return f"{counted(len(lock.tools), 'tool')}, about {counted(tokens, 'token')}"
 
 
 def _uses(agent: str, catalog: Catalog) -> list[str]:
