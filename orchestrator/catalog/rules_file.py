@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from orchestrator.catalog.document import FileRefused
 from orchestrator.catalog.folder import file_text
-from orchestrator.catalog.rules_text import ToolNames, parse_rules, rule_warnings
+from orchestrator.catalog.rules_text import PinnedNames, parse_rules, rule_warnings
 from orchestrator.domain import Frozen
 from orchestrator.domain.outside import RULES_NAME, OutsideRules
 from orchestrator.domain.words import counted
@@ -37,7 +37,7 @@ class RulesFile:
     """The rules of this moment. Not for several threads at once."""
 
     def __init__(
-        self, path: Path, servers: Callable[[], ToolNames], tell: Callable[[str], None]
+        self, path: Path, servers: Callable[[], PinnedNames], tell: Callable[[str], None]
     ) -> None:
         """Read the file; OperatorError with all that is wrong with it. `servers` are those that
         there are, with their tools; `tell` says something to the operator.

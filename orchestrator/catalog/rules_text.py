@@ -63,11 +63,11 @@ def parse_rules(text: str, path: Path) -> OutsideRules | tuple[Problem, ...]:
     return OutsideRules(agents=agents, callers=callers, deny_on_missing_agent=bool(deny_missing))
 
 
-ToolNames = Mapping[str, Sequence[str] | None]
+PinnedNames = Mapping[str, Sequence[str] | None]
 """Servers that there are -> what the tools of each are called; None if it was never pinned."""
 
 
-def rule_warnings(rules: OutsideRules, servers: ToolNames) -> tuple[str, ...]:
+def rule_warnings(rules: OutsideRules, servers: PinnedNames) -> tuple[str, ...]:
     """Rules that have no effect as things are: of servers and tools that are not there, or not
     allowed. A denial that names nothing denies nothing.
     """
@@ -90,7 +90,9 @@ def rule_warnings(rules: OutsideRules, servers: ToolNames) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _tool_warnings(key: str, texts: Sequence[str], servers: ToolNames, here: Loc) -> Iterator[str]:
+def _tool_warnings(
+    key: str, texts: Sequence[str], servers: PinnedNames, here: Loc
+) -> Iterator[str]:
     """Texts that fit no tool of the servers that a key means; nothing if the tools of one of them
     are not known.
     """
