@@ -50,7 +50,7 @@ from orchestrator.errors import (
     ServerFailed,
 )
 from orchestrator.gateway.egress.dial import Dialer
-from orchestrator.gateway.model.credential import credential_of
+from orchestrator.gateway.model.credential import all_credentials
 from orchestrator.gateway.model.scripted import ScriptedModel, load_script
 from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
@@ -165,7 +165,6 @@ class Parts:
 
 def compose(settings: Settings, parts: Parts) -> Service:
     """The parts, put together; nothing is opened or started here."""
-    credential = credential_of(settings)
     agents = open_agents(settings)
     planner = Planner(
         catalog=agents.current,
@@ -193,7 +192,7 @@ def compose(settings: Settings, parts: Parts) -> Service:
         sessions=parts.sessions,
         copies=parts.copies,
         alive=parts.alive,
-        secrets=(credential.secret.get_secret_value(),) if credential else (),
+        secrets=tuple(each.secret.get_secret_value() for each in all_credentials(settings)),
         caps=Caps(runs=settings.max_runs, runs_per_agent=settings.max_runs_per_agent),
         project=settings.project,
         scripted=settings.scripted,

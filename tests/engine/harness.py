@@ -109,7 +109,7 @@ class Harness:
             alive=lambda _: True,
             runtime=self._runtime,
             engine=_Engine(self._runtime, self._image),
-            gateway=Gateway(ModelService(None), self.dialer, lambda _: model.upstream()),
+            gateway=Gateway(ModelService(), self.dialer, lambda _: model.upstream()),
             copies=self.copies,
             secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
             sessions=self.sessions,

@@ -1,0 +1,14 @@
+"""The formats there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.gateway.model.formats.anthropic import AnthropicFormat
+from orchestrator.gateway.model.formats.contract import Format, WireFormat
+from orchestrator.gateway.model.formats.responses import ResponsesFormat
+
+FORMATS: Mapping[WireFormat, Format] = {
+    "anthropic": AnthropicFormat(),
+    "responses": ResponsesFormat(),
+}
