@@ -20,11 +20,12 @@ from orchestrator.gateway.model.bill import ModelBill, OnRequest
 from orchestrator.gateway.model.credential import Credential
 from orchestrator.gateway.model.errors import ModelError
 from orchestrator.gateway.model.exchange import ModelExchange, Road
-from orchestrator.gateway.model.formats.contract import Format, Looked, ModelCall, Rules, WireFormat
+from orchestrator.gateway.model.formats.contract import Format, Looked, ModelCall, Rules
 from orchestrator.gateway.model.formats.known import FORMATS
 from orchestrator.gateway.model.given import IsOffered, every_tool, may_use
 from orchestrator.gateway.model.request import Asked, Unreadable, read_body
 from orchestrator.gateway.model.upstream import ModelWay, Upstream
+from orchestrator.runners.contract import WireFormat
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from orchestrator.errors import OperatorError
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.credential import credential_of
 from orchestrator.gateway.model.exchange import Road
-from orchestrator.gateway.model.formats.contract import WireFormat
 from orchestrator.gateway.model.formats.known import FORMATS
 from orchestrator.gateway.model.money.price_table import ProviderName
 from orchestrator.gateway.model.providers import PROVIDERS, base_url_of
 from orchestrator.gateway.model.upstream import HttpUpstream, ModelWay, Upstream
+from orchestrator.runners.contract import WireFormat
 from orchestrator.settings import Settings
 
 

@@ -20,7 +20,7 @@ ModelVerdict = Literal[
     "error",  # anything else
 ]
 
-SHOWN_CHARS = 300
+SAID_CHARS = 300
 """Of what an API says of an error."""
 
 

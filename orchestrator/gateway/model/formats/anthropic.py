@@ -18,7 +18,6 @@ from orchestrator.gateway.model.formats.contract import (
     ModelCall,
     PassedHeaders,
     Rules,
-    WireFormat,
 )
 from orchestrator.gateway.model.given import IsOffered, every_tool
 from orchestrator.gateway.model.money.metering import Reading, count
@@ -33,7 +32,8 @@ from orchestrator.gateway.model.request import (
     sent_in_place,
     shown_names,
 )
-from orchestrator.gateway.model.verdicts import SHOWN_CHARS, ApiError, ModelVerdict
+from orchestrator.gateway.model.verdicts import SAID_CHARS, ApiError, ModelVerdict
+from orchestrator.runners.contract import WireFormat
 
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
@@ -300,7 +300,7 @@ class _MessageReading(Reading):
     def _on_error(self, event: dict[str, object]) -> None:
         error = event.get("error")
         if isinstance(error, dict):
-            said = str(error.get("message"))[:SHOWN_CHARS]
+            said = str(error.get("message"))[:SAID_CHARS]
             self.error = ApiError(plain_name(error.get("type")), message=said)
 
     def _add(self, usage: object) -> None:

@@ -13,8 +13,7 @@ from orchestrator.gateway.model.given import IsOffered, every_tool
 from orchestrator.gateway.model.money.metering import Reading
 from orchestrator.gateway.model.money.price_table import ProviderName
 from orchestrator.gateway.model.request import Asked
-
-WireFormat = Literal["anthropic", "responses", "chat", "gemini"]
+from orchestrator.runners.contract import WireFormat
 
 ErrorKind = Literal["authentication", "permission", "invalid", "rate_limit", "overloaded", "api"]
 """What kind of error it is, in words that no API owns."""

@@ -8,7 +8,7 @@ from orchestrator.gateway.model.formats.contract import ErrorKind, PassedHeaders
 from orchestrator.gateway.model.money.metering import count
 from orchestrator.gateway.model.money.prices import Used, price_of
 from orchestrator.gateway.model.request import plain_name
-from orchestrator.gateway.model.verdicts import SHOWN_CHARS, ApiError
+from orchestrator.gateway.model.verdicts import SAID_CHARS, ApiError
 
 SENT_HEADERS = PassedHeaders(
     frozenset(("accept", "user-agent", "originator")), ("x-stainless-", "x-codex-")
@@ -50,7 +50,7 @@ def error_of(told: object) -> ApiError:
     if not isinstance(told, dict):
         return ApiError()
     code, kind = plain_name(told.get("code")), plain_name(told.get("type"))
-    message = str(told.get("message"))[:SHOWN_CHARS]
+    message = str(told.get("message"))[:SAID_CHARS]
     return ApiError(code or kind or "error", kind, message)
 
 

@@ -10,7 +10,6 @@ from orchestrator.gateway.model.formats.contract import (
     Looked,
     ModelCall,
     Rules,
-    WireFormat,
 )
 from orchestrator.gateway.model.given import IsOffered
 from orchestrator.gateway.model.money.metering import Reading
@@ -24,6 +23,7 @@ from orchestrator.gateway.model.request import (
     sent_in_place,
     shown_names,
 )
+from orchestrator.runners.contract import WireFormat
 
 RESPONSES_KEYS = frozenset(
     (

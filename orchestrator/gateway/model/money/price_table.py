@@ -107,7 +107,7 @@ def _gemini(
     )
 
 
-_CLAUDE: dict[str, Price] = {
+_CLAUDE_MODELS: dict[str, Price] = {
     # As in the table that claude 2.1.325 counts by.
     "claude-opus-4-0": _claude(15, 75),
     "claude-opus-4-1": _claude(15, 75),
@@ -132,7 +132,7 @@ _CLAUDE: dict[str, Price] = {
     "claude-mythos-5-1": _claude(10, 50, 0.25),
 }
 
-_GPT: dict[str, Price] = {
+_GPT_MODELS: dict[str, Price] = {
     # As in the table of litellm 1.109.1 (November 2026), without models that write no text, and
     # without those whose last day it says has passed.
     "gpt-4.1": _gpt(2, 8, 0.5),
@@ -169,7 +169,7 @@ _GPT: dict[str, Price] = {
     "o3-pro": _gpt(20, 80),
 }
 
-_GEMINI: dict[str, Price] = {
+_GEMINI_MODELS: dict[str, Price] = {
     # From the same table, on the same day.
     "gemini-2.5-flash": _gemini(0.3, 2.5, 0.03),
     "gemini-2.5-flash-lite": _gemini(0.1, 0.4, 0.01),
@@ -190,9 +190,9 @@ _GEMINI: dict[str, Price] = {
 }
 
 TABLE: dict[ProviderName, dict[str, Price]] = {
-    "anthropic": _CLAUDE,
-    "openai": _GPT,
-    "google": _GEMINI,
+    "anthropic": _CLAUDE_MODELS,
+    "openai": _GPT_MODELS,
+    "google": _GEMINI_MODELS,
 }
 """By name without date."""
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 
 from orchestrator.gateway.model.voices.spoken import (
+    AnswerPart,
     Means,
     Overheard,
-    Part,
     SaidCall,
     SaidText,
     Spoken,
@@ -82,7 +82,7 @@ class ResponsesVoice:
         response = _response(spoken, items)
         begun = {**response, "status": "in_progress", "output": [], "usage": None}
         begun["incomplete_details"] = None
-        told: list[tuple[Part, dict[str, object]]] = [
+        told: list[tuple[AnswerPart, dict[str, object]]] = [
             ("start", {"type": "response.created", "response": begun})
         ]
         for index, item in enumerate(items):
@@ -148,7 +148,7 @@ def _item(block: SaidText | SaidCall, asked: Mapping[str, object]) -> dict[str, 
     return {**named, **call, "arguments": json.dumps(block.input)}
 
 
-def _told(item: dict[str, object], index: int) -> Iterator[tuple[Part, dict[str, object]]]:
+def _told(item: dict[str, object], index: int) -> Iterator[tuple[AnswerPart, dict[str, object]]]:
     """The events of one item."""
     at = {"item_id": item["id"], "output_index": index}
     started = {**item, "status": "in_progress"}

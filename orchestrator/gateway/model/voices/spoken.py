@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 TEXT_PIECES = 3
 """How many deltas a text comes in."""
 
-Part = Literal["start", "piece", "stop", "end"]
+AnswerPart = Literal["start", "piece", "stop", "end"]
 """Of an answer: what opens it or one of its blocks, a bit of what is said, what closes a block, and
 what says that the model is done. A script that cuts an answer cuts it between these."""
 
@@ -56,7 +56,7 @@ class Spoken(NamedTuple):
 class Uttered(NamedTuple):
     """A bit of a streamed answer."""
 
-    part: Part
+    part: AnswerPart
     data: bytes
 
 
@@ -76,7 +76,7 @@ class Voice(Protocol):
     def error(self, status: int, message: str, means: Means) -> object: ...
 
 
-def event(part: Part, value: Mapping[str, object], *, named: bool = False) -> Uttered:
+def event(part: AnswerPart, value: Mapping[str, object], *, named: bool = False) -> Uttered:
     """An event of a stream; its type is its name, where there are names."""
     name = f"event: {value['type']}\n" if named else ""
     return Uttered(part, f"{name}data: {json.dumps(value)}\n\n".encode())
