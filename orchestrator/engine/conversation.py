@@ -82,11 +82,7 @@ MAX_ASKED = 64
 
 NOBODY_ALLOWS = "no rule allows this call, and it cannot be approved; do without it"
 
-ONE_BY_ONE = (
-    "this has several parts, and not all of them may run; make each a call of its own, to see which"
-)
-
-TOO_LARGE = "the input of this call is too large to be shown for approval"
+TOO_LARGE = "the input of this call is too large to be looked at; ask for less at once"
 
 TOO_MANY_ASKED = "too many calls wait for approval already; do without this one"
 
@@ -446,12 +442,12 @@ class Conversation:
             self._reply(self._refusal(sign, NOBODY_ALLOWS))
             return
         decision = self._runner.decide(approver.agent, sign)
-        if decision == "allow" and sign.is_whole:
-            self._reply(self._dialogue.allow(sign, sign.input))
-        elif decision == "deny":
-            self._reply(self._refusal(sign, ONE_BY_ONE if sign.why == "parts" else NOBODY_ALLOWS))
+        if decision.verdict == "deny":
+            self._reply(self._refusal(sign, decision.why or NOBODY_ALLOWS))
         elif not sign.is_whole:
             self._reply(self._refusal(sign, TOO_LARGE))
+        elif decision.verdict == "allow":
+            self._reply(self._dialogue.allow(sign, sign.input))
         elif len(self._asked) >= MAX_ASKED:
             self._reply(self._refusal(sign, TOO_MANY_ASKED))
         else:

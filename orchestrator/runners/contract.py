@@ -21,6 +21,14 @@ RuleVerdict = Literal["allow", "ask", "deny"]
 """About a call that a CLI asks about: it runs, the caller is asked, it is refused."""
 
 
+class RuleDecision(Frozen):
+    """What agent.md's rules say of one call."""
+
+    verdict: RuleVerdict
+    why: str = ""
+    """For the agent, and for those who look at what it did."""
+
+
 class Abilities(Frozen):
     """What a CLI can do besides one turn after another. The engine asks this, never a name."""
 
@@ -161,7 +169,7 @@ class Runner(Protocol):
         """For one process of this launch, from its start."""
         ...
 
-    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleVerdict:
+    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
         """What agent.md says about a call that the CLI asks about. Any process in the container can
         ask in its place.
         """

@@ -103,7 +103,9 @@ def test_a_tool_that_no_rule_names_is_not_asked_about() -> None:
         approval=dict.fromkeys(ask, "ask"),
     )
     verdicts = {
-        tool: decide(agent, PermissionAsked(request_id="r", call_id="c", tool=tool, why="rule"))
+        tool: decide(
+            agent, PermissionAsked(request_id="r", call_id="c", tool=tool, why="rule")
+        ).verdict
         for tool in ("Bash", "mcp__github__merge", "Harmless", "mcp__githubx__merge")
     }
     assert verdicts == {

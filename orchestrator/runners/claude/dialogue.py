@@ -12,7 +12,7 @@ from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.output import ControlAnswered, ControlAsked, Parsed, Parser
 from orchestrator.runners.claude.permissions import decide
 from orchestrator.runners.claude.tools import CLAUDE_TOOLS
-from orchestrator.runners.contract import Abilities, Dialogue, LaunchTerms, RuleVerdict, WireFormat
+from orchestrator.runners.contract import Abilities, Dialogue, LaunchTerms, RuleDecision, WireFormat
 from orchestrator.runners.launching import server_log
 from orchestrator.runners.rule_names import is_offered
 from orchestrator.runners.signs import Listening, PermissionAsked, Sign
@@ -90,7 +90,7 @@ class Claude:
     def dialogue(self, launch: Launch) -> Dialogue:  # noqa: ARG002 its arguments said it all
         return ClaudeDialogue()
 
-    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleVerdict:
+    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
         return decide(agent, asked)
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:

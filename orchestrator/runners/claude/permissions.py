@@ -6,13 +6,18 @@ import json
 from collections.abc import Iterable, Sequence
 
 from orchestrator.domain.agent import AgentSpec, Permissions
-from orchestrator.runners.contract import RuleVerdict
+from orchestrator.runners.contract import RuleDecision
 from orchestrator.runners.rule_names import MCP, is_named, rule_tool, server_rules, whole_tools
 from orchestrator.runners.signs import PermissionAsked
 
 _EVERY_CALL = {"Bash": "Bash(**)", "WebFetch": "WebFetch(domain:*)"}
 """Rules that ask about every call of a tool, and still let one go first that denies some of them:
 with "Bash" or "Bash(*)", 2.1.197 asks about what is denied, and runs it when told to."""
+
+
+ONE_BY_ONE = (
+    "this has several parts, and not all of them may run; make each a call of its own, to see which"
+)
 
 
 def permission_flags(
@@ -54,18 +59,25 @@ def permission_flags(
     return flags
 
 
-def decide(agent: AgentSpec, asked: PermissionAsked) -> RuleVerdict:
-    """Whether the author said to ask about this call. The CLI also asks where no rule says so, and
+def decide(agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
+    """The author said to ask about this call, or it may not run. The CLI also asks where no rule says so, and
     any process in the container can ask in its place: about tools that agent.md does not know.
     """
-    allow_rules, ask_rules = agent.permissions.allow, agent.ask_rules
-    if not ask_rules or not is_named(asked.tool, (*allow_rules, *ask_rules)):
-        return "deny"
+    asks = is_asked_about(asked, agent.permissions.allow, agent.ask_rules)
+    why = "" if asks or asked.why != "parts" else ONE_BY_ONE
+    return RuleDecision(verdict="ask" if asks else "deny", why=why)
+
+
+def is_asked_about(
+    asked: PermissionAsked, allow_rules: Sequence[str], ask_rules: Sequence[str]
+) -> bool:
+    """Whether the author said to ask about this call."""
+    if not is_named(asked.tool, (*allow_rules, *ask_rules)):
+        return False
     if asked.why == "rule" or asked.tool in whole_tools(ask_rules):
-        return "ask"
+        return True
     # Of a tool that is allowed as a whole, no part waits for want of a rule.
-    whole = asked.why == "parts" and asked.tool in whole_tools(allow_rules)
-    return "ask" if whole else "deny"
+    return asked.why == "parts" and asked.tool in whole_tools(allow_rules)
 
 
 def _parted_tools(deny_rules: Sequence[str], ask_rules: Sequence[str]) -> list[str]:

@@ -115,7 +115,7 @@ def test_only_what_the_author_said_to_ask_about_may_be_asked(
 ) -> None:
     call = ASKED.model_copy(update={"why": why})
     agent = asking_agent(allow, ask)
-    assert decide(agent, call) == ("ask" if is_it else "deny")
+    assert decide(agent, call).verdict == ("ask" if is_it else "deny")
 
 
 TOOLS = ("Read", "mcp__a_b__get", "mcp__a_b__get_all", "mcp__a_b__drop", "mcp__parent__ask_parent")
