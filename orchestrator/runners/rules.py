@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import EDITING_TOOLS, AgentSpec
 from orchestrator.domain.container import HOME, WORKSPACE
-from orchestrator.runners.contract import RuleVerdict
+from orchestrator.runners.contract import RuleDecision
 from orchestrator.runners.rule_names import MCP, rule_tool, server_names, server_rules
 from orchestrator.runners.shell_parts import Part, Redirection, Word, parts_of
 
@@ -61,14 +61,6 @@ class AgentRules(Frozen):
     deny: tuple[str, ...] = ()
     cwd: str = WORKSPACE
     """Where relative paths begin."""
-
-
-class RuleDecision(Frozen):
-    """What the rules say of one call."""
-
-    verdict: RuleVerdict
-    why: str
-    """For the agent, and for those who look at what it did."""
 
 
 def rules_of(agent: AgentSpec) -> AgentRules:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.domain.agent import AgentSpec, Asking, McpServer, Permissions
-from orchestrator.runners.rules import AgentRules, RuleDecision, decide, rules_of
+from orchestrator.runners.contract import RuleDecision
+from orchestrator.runners.rules import AgentRules, decide, rules_of
 
 RULES = AgentRules(
     allow=(

@@ -14,11 +14,9 @@ from orchestrator.runners.claude.permissions import decide
 from orchestrator.runners.claude.tools import CLAUDE_TOOLS
 from orchestrator.runners.contract import Abilities, Dialogue, LaunchTerms, RuleDecision, WireFormat
 from orchestrator.runners.launching import server_log
+from orchestrator.runners.lines import MAX_UNANSWERED
 from orchestrator.runners.rule_names import is_offered
 from orchestrator.runners.signs import Listening, PermissionAsked, Sign
-
-MAX_UNANSWERED = 64
-"""Requests that are answered at a time: any process in the container can make them up."""
 
 
 class ClaudeDialogue:

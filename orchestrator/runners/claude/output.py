@@ -19,6 +19,7 @@ from orchestrator.runners.json_fields import (
 )
 from orchestrator.runners.lines import CliLine, CliLines, is_shown_whole, noise
 from orchestrator.runners.signs import (
+    Noise,
     PermissionAsked,
     PermissionWithdrawn,
     Ready,
@@ -30,6 +31,7 @@ from orchestrator.runners.signs import (
     ToolCalled,
     ToolReturned,
 )
+
 
 class ControlAnswered(Frozen):
     """The CLI has answered a control request of ours (initialize, interrupt)."""

@@ -60,8 +60,9 @@ def permission_flags(
 
 
 def decide(agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
-    """The author said to ask about this call, or it may not run. The CLI also asks where no rule says so, and
-    any process in the container can ask in its place: about tools that agent.md does not know.
+    """The author said to ask about this call, or it may not run. The CLI also asks where no rule
+    says so, and any process in the container can ask in its place: about tools that agent.md does
+    not know.
     """
     asks = is_asked_about(asked, agent.permissions.allow, agent.ask_rules)
     why = "" if asks or asked.why != "parts" else ONE_BY_ONE

@@ -9,7 +9,7 @@ from orchestrator.runners.json_fields import bounded_dict_of, dict_of, dicts_of,
 from orchestrator.runners.rule_names import server_prefix
 from orchestrator.runners.signs import ToolCalled, ToolReturned
 
-_SHELLS = ("bash", "sh", "zsh", "dash")
+_CODEX_SHELLS = ("bash", "sh", "zsh", "dash")
 
 
 def called(item: Mapping[str, object], item_id: str) -> ToolCalled | None:
@@ -58,7 +58,7 @@ def command_of(said: Mapping[str, object]) -> str:
         words = shlex.split(whole)
     except ValueError:
         return whole
-    if len(words) == 3 and words[1] in ("-lc", "-c") and words[0].split("/")[-1] in _SHELLS:
+    if len(words) == 3 and words[1] in ("-lc", "-c") and words[0].split("/")[-1] in _CODEX_SHELLS:
         return words[2]
     return whole
 

@@ -13,8 +13,15 @@ from typing import Literal, NamedTuple
 from orchestrator.domain.container import Launch
 from orchestrator.runners.codex.calls import called, command_of, returned
 from orchestrator.runners.codex.endings import turn_ended
-from orchestrator.runners.json_fields import dict_of, dicts_of, id_of, int_of, name_of, text_of
-from orchestrator.runners.lines import CliLine, CliLines, is_shown_whole, line, noise
+from orchestrator.runners.json_fields import dict_of, id_of, int_of, name_of, text_of
+from orchestrator.runners.lines import (
+    MAX_UNANSWERED,
+    CliLine,
+    CliLines,
+    is_shown_whole,
+    line,
+    noise,
+)
 from orchestrator.runners.rule_names import server_prefix
 from orchestrator.runners.signs import (
     CannotBegin,
@@ -31,13 +38,10 @@ from orchestrator.runners.signs import (
     TurnEnded,
 )
 
-MAX_UNANSWERED = 64
-"""Requests that are answered at a time: any process in the container can make them up."""
-
 MAX_CALLS = 256
 """Calls that are remembered until they are asked about."""
 
-NOT_SUPPORTED = {"code": -32601, "message": "not supported"}
+_NOT_KNOWN = {"code": -32601, "message": "not supported"}
 
 
 class _Message(NamedTuple):
@@ -47,14 +51,17 @@ class _Message(NamedTuple):
     """Why a call was refused: of no use to a turn that is over."""
 
 
-class _Sent(NamedTuple):
+_NOTHING = _Message("")
+
+
+class _Requested(NamedTuple):
     """A request of ours that has no answer yet."""
 
     method: str
-    message: _Message = _Message("")
+    message: _Message
 
 
-class _Question(NamedTuple):
+class _Pending(NamedTuple):
     """A request of codex's that has no answer yet."""
 
     rpc_id: int | str
@@ -71,8 +78,8 @@ class CodexDialogue:
         self._servers = dict.fromkeys(servers, "starting")
         self._lines = CliLines()
         self._numbers = itertools.count(1)
-        self._sent: dict[int, _Sent] = {}
-        self._questions: dict[str, _Question] = {}
+        self._sent: dict[int, _Requested] = {}
+        self._questions: dict[str, _Pending] = {}
         self._calls: dict[str, ToolCalled] = {}
         self._replies: list[bytes] = []
         self._begun = False
@@ -159,10 +166,10 @@ class CodexDialogue:
         return {"threadId": self._thread, key: self._turn}
 
     def _request(
-        self, method: str, params: Mapping[str, object], message: _Message = _Message("")
+        self, method: str, params: Mapping[str, object], message: _Message = _NOTHING
     ) -> bytes:
         number = next(self._numbers)
-        self._sent[number] = _Sent(method, message)
+        self._sent[number] = _Requested(method, message)
         return line({"id": number, "method": method, "params": params})
 
     # What is heard
@@ -241,9 +248,9 @@ class CodexDialogue:
                     self._reply({"id": rpc_id, "result": refused})
                     return
         if asked is None:
-            self._reply({"id": rpc_id, "error": NOT_SUPPORTED})
+            self._reply({"id": rpc_id, "error": _NOT_KNOWN})
             return
-        self._questions[request_id] = _Question(rpc_id, kind)
+        self._questions[request_id] = _Pending(rpc_id, kind)
         yield asked
 
     def _reply(self, answer: Mapping[str, object]) -> None:

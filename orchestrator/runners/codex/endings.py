@@ -6,16 +6,9 @@ from collections.abc import Mapping
 
 from orchestrator.domain.result import Reason
 from orchestrator.runners.json_fields import dict_of, dicts_of, int_of, text_of
-from orchestrator.runners.signs import TurnEnded
+from orchestrator.runners.signs import STATUS_REASONS, TurnEnded
 
-_STATUSES: dict[int, Reason] = {
-    401: "api_auth",
-    403: "api_auth",
-    429: "api_rate_limit",
-    503: "api_overloaded",
-    529: "api_overloaded",
-}
-_KINDS: dict[str, Reason] = {
+_ERROR_KINDS: dict[str, Reason] = {
     "contextWindowExceeded": "max_tokens",
     "usageLimitExceeded": "api_rate_limit",
     "rateLimitExceeded": "api_rate_limit",
@@ -24,7 +17,7 @@ _KINDS: dict[str, Reason] = {
     "cyberPolicy": "refusal",
     "misalignmentPolicyViolation": "refusal",
 }
-_WORDS: tuple[tuple[str, Reason], ...] = (
+_TELLING_WORDS: tuple[tuple[str, Reason], ...] = (
     ("reason: max_output_tokens", "max_tokens"),
     ("reason: content_filter", "refusal"),
     ("stream disconnected", "stream_cut"),
@@ -50,13 +43,13 @@ def _is_text(item: Mapping[str, object]) -> bool:
 
 def _reason(error: Mapping[str, object], message: str) -> Reason:
     kind = error.get("codexErrorInfo")
-    if isinstance(kind, str) and kind in _KINDS:
-        return _KINDS[kind]
+    if isinstance(kind, str) and kind in _ERROR_KINDS:
+        return _ERROR_KINDS[kind]
     if isinstance(kind, dict):
         statuses = (int_of(said, "httpStatusCode") for said in kind.values() if _is_dict(said))
         for status in statuses:
-            return _STATUSES.get(status or 0, "api_error")
-    return next((reason for words, reason in _WORDS if words in message), "api_error")
+            return STATUS_REASONS.get(status or 0, "api_error")
+    return next((reason for words, reason in _TELLING_WORDS if words in message), "api_error")
 
 
 def _is_dict(value: object) -> bool:

@@ -1,11 +1,11 @@
 """AgentSpec -> Launch of `codex app-server`. For version 0.166.0.
 
-Every switch here answers a trap. Asked to work with full access, which it has to be (its own sandbox
-cannot be made in a container like ours), codex trusts the workspace by itself unless it is called
-untrusted, and then a file in there starts servers; AGENTS.md and skills are read in any case unless
-they are told not to be; and what an agent left in CODEX_HOME counts as the user's own. So all of
-that but its conversations goes before each start. Without the switches for features it looks up
-names of its maker's.
+Every switch here answers a trap. codex has to be given full access, since its own sandbox cannot be
+made in a container like ours; then it trusts the workspace by itself unless that is called
+untrusted, and a file in there starts servers. AGENTS.md and skills are read in any case unless it
+is told not to. What an agent left in CODEX_HOME counts as the user's own, so all of it but its
+conversations goes before each start. Without the switches for features it looks up names of its
+maker's.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ CODEX_HOME = f"{HOME}/.codex"
 TOKEN = "ORCHESTRATOR_MODEL_TOKEN"  # noqa: S105 a name
 """The variable that codex takes its key from."""
 
-OWN_PREFIXES = ("CODEX_", "OPENAI_")
+CODEX_PREFIXES = ("CODEX_", "OPENAI_")
 """Variables of the CLI that decide where it talks to, as whom, and what it loads."""
 
-START_SECONDS = 60
+SERVER_START_SECONDS = 60
 """For an MCP server to start, on a machine under load."""
 
 CLEANED = (
@@ -56,10 +56,10 @@ FEATURES_OFF = (
     *("unbounded_connection_retries", "workspace_dependencies"),
 )
 
-_RUN = ("Bash", "Read", "Glob", "Grep")
+_RUNNING = ("Bash", "Read", "Glob", "Grep")
 """Rules that a command can be run by: it also reads by commands."""
 
-_EDIT = ("Edit", "Write")
+_EDITING = ("Edit", "Write")
 
 
 def launch(agent: AgentSpec, terms: LaunchTerms) -> Launch:
@@ -81,13 +81,13 @@ def launch(agent: AgentSpec, terms: LaunchTerms) -> Launch:
         thread["ephemeral"] = True
     opening: dict[str, object] = {
         "thread": thread,
-        "tools": [tool for tool in (*_RUN[:1], *_EDIT) if _may_use(agent, (tool,))],
+        "tools": [tool for tool in (*_RUNNING[:1], *_EDITING) if _may_use(agent, (tool,))],
         "servers": {_name(name): name for name in _names(agent, terms)},
     }
     if terms.resume:
         opening["resume"] = terms.conversation
     off = [*FEATURES_OFF]
-    if not _may_use(agent, _RUN):
+    if not _may_use(agent, _RUNNING):
         off += ["shell_tool", "unified_exec"]
     if not _may_use(agent, ("Read",)):
         off.append("view_image")
@@ -96,14 +96,12 @@ def launch(agent: AgentSpec, terms: LaunchTerms) -> Launch:
         argv += ["-c", setting]
     for feature in off:
         argv += ["--disable", feature]
-    return Launch(
-        argv=tuple(argv), env=env, cwd=terms.cwd, files=terms.files, opening=opening
-    )
+    return Launch(argv=tuple(argv), env=env, cwd=terms.cwd, files=terms.files, opening=opening)
 
 
 def is_own_variable(name: str, own: Mapping[str, str]) -> bool:
     """Whether agent.md cannot set a variable: it is the CLI's, or one of these besides."""
-    return name in own or name in (*PLAIN_ENVIRONMENT, TOKEN) or name.startswith(OWN_PREFIXES)
+    return name in own or name in (*PLAIN_ENVIRONMENT, TOKEN) or name.startswith(CODEX_PREFIXES)
 
 
 def _settings(terms: LaunchTerms) -> list[str]:
@@ -147,13 +145,13 @@ def _server_entries(agent: AgentSpec, terms: LaunchTerms) -> dict[str, dict[str,
             "command": command,
             "args": args,
             "env": {**terms.env, **terms.surroundings, **server.env},
-            "startup_timeout_sec": START_SECONDS,
+            "startup_timeout_sec": SERVER_START_SECONDS,
             "tool_timeout_sec": ANSWER_SECONDS,
         }
     for name, url in server_urls(agent, terms).items():
         entries[_name(name)] = {
             "url": url,
-            "startup_timeout_sec": START_SECONDS,
+            "startup_timeout_sec": SERVER_START_SECONDS,
             "tool_timeout_sec": ANSWER_SECONDS,
         }
     return entries

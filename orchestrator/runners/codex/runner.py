@@ -11,9 +11,9 @@ from orchestrator.runners.codex.calls import paths_of
 from orchestrator.runners.codex.dialogue import CodexDialogue
 from orchestrator.runners.contract import (
     Abilities,
-    RuleDecision,
     Dialogue,
     LaunchTerms,
+    RuleDecision,
     ToolNames,
     WireFormat,
 )
@@ -29,6 +29,8 @@ CODEX_TOOLS = ToolNames(
     built_in=frozenset(("Bash", "Edit", "Write", "Read", "Glob", "Grep")),
     former={"WebSearch": "remove it", "WebFetch": "write Bash(curl:*)"},
 )
+
+TYPED = "only an agent that may run every command may type into one; run another command"
 
 _NEEDED = {
     "exec_command": ("Bash", "Read", "Glob", "Grep"),
@@ -61,14 +63,13 @@ class Codex:
         rules = rules_of(agent)
         if "into_a_running_command" in asked.input:
             # What is typed is no command of its own: only those who may run all may type all.
-            if "Bash" in whole_tools(rules.deny):
-                return "deny"
-            return "allow" if "Bash" in whole_tools(rules.allow) else "deny"
+            whole = "Bash" in whole_tools(rules.allow) and not is_named("Bash", rules.deny)
+            return RuleDecision(verdict="allow" if whole else "deny", why="" if whole else TYPED)
         inputs: list[Mapping[str, object]] = [asked.input]
         if asked.tool in ("Edit", "Write"):
             inputs = [{"file_path": path} for path in paths_of(asked.input)] or inputs
-        said = {decide(asked.tool, given, rules).verdict for given in inputs}
-        return "deny" if "deny" in said else "ask" if "ask" in said else "allow"
+        said = [decide(asked.tool, given, rules) for given in inputs]
+        return min(said, key=lambda each: ("deny", "ask", "allow").index(each.verdict))
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:
         if tool in _NEEDED:

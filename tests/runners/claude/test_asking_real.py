@@ -27,7 +27,6 @@ from orchestrator.domain.container import (
 from orchestrator.engine.conversation import (
     MAX_ASKED,
     NOBODY_ALLOWS,
-    ONE_BY_ONE,
     TOO_MANY_ASKED,
     Approver,
     Conversation,
@@ -35,6 +34,7 @@ from orchestrator.engine.conversation import (
 from orchestrator.gateway.parent import ParentAccess
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.dialogue import Claude
+from orchestrator.runners.claude.permissions import ONE_BY_ONE
 from orchestrator.runners.contract import LaunchTerms
 from orchestrator.runners.launching import AGENT_PATH
 from orchestrator.runners.signs import PermissionAsked
