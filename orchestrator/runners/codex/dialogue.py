@@ -47,8 +47,8 @@ _NOT_KNOWN = {"code": -32601, "message": "not supported"}
 class _Message(NamedTuple):
     text: str
     message_id: str = ""
-    is_reason: bool = False
-    """Why a call was refused: of no use to a turn that is over."""
+    refusal: bytes = b""
+    """It says why a call is refused, and this refuses it once codex has taken the reason up."""
 
 
 _NOTHING = _Message("")
@@ -128,9 +128,9 @@ class CodexDialogue:
         declined = self._answer(asked, "decline")
         if not declined or not message or not self._turn or self._ending:
             return declined
-        # It has no place for a reason, so that is said to the agent in the same breath.
-        reason = _Message(f"{asked.tool} was refused: {message}", is_reason=True)
-        return declined + self._steer(reason)
+        # It has no place for a reason, so that is said to the agent; and before the refusal, or it
+        # would come in the middle of the request that follows, which then is broken off.
+        return self._steer(_Message(f"{asked.tool} was refused: {message}", refusal=declined))
 
     def replies(self) -> bytes:
         said, self._replies = b"".join(self._replies), []
@@ -212,7 +212,9 @@ class CodexDialogue:
                 yield CannotBegin(why=wrong or "codex gave the conversation no id")
             case "turn/start":
                 yield from self._on_started(id_of(dict_of(result, "turn"), "id"), wrong)
-            case "turn/steer" if wrong and not sent.message.is_reason:
+            case "turn/steer" if sent.message.refusal:
+                self._replies.append(sent.message.refusal)
+            case "turn/steer" if wrong:
                 self._unsaid.insert(0, sent.message)
                 self._ending = bool(self._turn)
                 self._replies.append(self._say_unsaid())
