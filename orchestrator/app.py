@@ -258,9 +258,10 @@ async def open_outside(settings: Settings, rules: RulesFile) -> AsyncIterator[Ou
         yield OutsideService(
             rules=rules,
             agents=open_agents(settings),
-            upstreams=BrokeredUpstreams(servers.pool, check_trust, settings.project),
+            upstreams=BrokeredUpstreams(servers.pool, settings.project),
             store=store,
             project=settings.project,
+            check_trust=check_trust,
             default_agent=settings.gateway_default_agent,
         )
 

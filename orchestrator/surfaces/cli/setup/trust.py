@@ -121,6 +121,8 @@ def trust_lines(
         yield "nothing of it has to be trusted, or all of it is"
     else:
         yield "what has a + is new: you have not trusted them with it"
+        if any(line.startswith("definitions: ") for new in growth.values() for line in new):
+            yield "definitions are what models are told: orchestrator servers show SERVER --all"
 
 
 def _agreed() -> bool:
