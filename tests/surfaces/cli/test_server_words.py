@@ -92,8 +92,9 @@ def test_all_that_models_are_shown_is_shown_to_who_reads_it() -> None:
 
 @pytest.mark.parametrize("part", WORDS)
 def test_what_no_reader_sees_is_an_error_in_every_part(part: str) -> None:
+    hidden: JsonMap = {"title": "plain\u200b"}
     with pytest.raises(ValueError, match=r"with the character U\+200B, which no reader can see"):
-        lock_of(**{part: {"title": "plain\u200b"}})
+        lock_of(**{part: hidden})
     text = lock_of().model_dump_json().replace("the title of a prompt", "the\u202e title")
     problems = parse_lock(text, Path("tools.lock.json"))
     assert isinstance(problems, tuple)
