@@ -18,7 +18,7 @@ FAILURES_IN_A_ROW = 5
 """Requests of one turn that fail one after the other, before the next is refused with a status that
 ends the turn in every CLI. Some ask again without end: opencode 16 times a second."""
 
-FEWER_IN_A_ROW: dict[ModelVerdict, int] = {"quota": 1, "auth": 3, "cut": 4}
+FEWER_IN_A_ROW: dict[ModelVerdict, int] = {"quota": 1, "auth": 3, "cut": 3}
 """The same where asking again helps less."""
 
 ANSWERED: frozenset[ModelVerdict] = frozenset(("", "length", "refusal"))

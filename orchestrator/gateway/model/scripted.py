@@ -21,6 +21,8 @@ from orchestrator.domain.words import requirement
 from orchestrator.errors import AuthorError
 from orchestrator.gateway.model.upstream import UpstreamLost, UpstreamRequest, UpstreamResponse
 from orchestrator.gateway.model.voices.anthropic import AnthropicVoice
+from orchestrator.gateway.model.voices.chat import ChatVoice
+from orchestrator.gateway.model.voices.gemini import GeminiVoice
 from orchestrator.gateway.model.voices.responses import ResponsesVoice
 from orchestrator.gateway.model.voices.spoken import (
     Means,
@@ -202,15 +204,12 @@ class ScriptedUpstream:
         asked = _parsed(request.body)
         if asked is None:
             return _error(voice, Refusal(error=400, message=NO_OBJECT))
-        heard = voice.heard(asked)
-        number = _answers_since_task(heard) if self._script.each_task else self._asked
-        step = self._script.step(number)
-        self._asked += 1
+        step = self._step(voice.heard(asked), is_aside=TITLES in request.body)
         if step.delay_seconds:
             await anyio.sleep(step.delay_seconds)
         if isinstance(step, Refusal):
             return _error(voice, step)
-        spoken = _spoken(step, heard, way.model or asked.get("model"))
+        spoken = _spoken(step, voice.heard(asked), way.model or asked.get("model"))
         if not (asked.get("stream") if way.streams is None else way.streams):
             return _json(200, voice.whole(spoken, asked), cut=step.cut)
         headers = (("content-type", "text/event-stream"), ("request-id", new_id("req")))
@@ -218,6 +217,21 @@ class ScriptedUpstream:
         played = _played(uttered, cut=step.cut, pause=step.pause_seconds)
         return UpstreamResponse(200, headers, played)
 
+    def _step(self, heard: list[Overheard], *, is_aside: bool) -> ScriptedReply | Refusal:
+        """What comes next; a CLI that asks for a title beside the conversation gets one, and the
+        script goes on as if it had not.
+        """
+        if is_aside:
+            return TITLE
+        number = _answers_since_task(heard) if self._script.each_task else self._asked
+        self._asked += 1
+        return self._script.step(number)
+
+
+TITLES = b"You are a title generator"
+"""How opencode 1.18.33 begins such a request."""
+
+TITLE = ScriptedReply(blocks=(Text(text="A task"),))
 
 NO_PATH = "there is no such path in the scripted model"
 NO_OBJECT = "the request's body is not a JSON object"
@@ -242,6 +256,15 @@ def _addressed(path: str) -> tuple[Voice, _Addressed] | None:
             return AnthropicVoice(), _Addressed(counts="input_tokens")
         case "/responses":
             return ResponsesVoice(), _Addressed()
+        case "/chat/completions":
+            return ChatVoice(), _Addressed()
+    place, _, verb = path.partition(":")
+    model = place.rpartition("/models/")[2]
+    match verb:
+        case "generateContent" | "streamGenerateContent":
+            return GeminiVoice(), _Addressed(model, streams=verb.startswith("stream"))
+        case "countTokens":
+            return GeminiVoice(), _Addressed(model, counts="totalTokens")
     return None
 
 

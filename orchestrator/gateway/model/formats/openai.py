@@ -10,10 +10,9 @@ from orchestrator.gateway.model.money.prices import Used, price_of
 from orchestrator.gateway.model.request import plain_name
 from orchestrator.gateway.model.verdicts import SAID_CHARS, ApiError
 
-SENT_HEADERS = PassedHeaders(
-    frozenset(("accept", "user-agent", "originator")), ("x-stainless-", "x-codex-")
-)
-"""Not `openai-organization` and `openai-project`, which say who pays."""
+SENT_HEADERS = PassedHeaders(frozenset(("accept", "user-agent")), ("x-stainless-",))
+"""Not `openai-organization` and `openai-project`, which say who pays, and not what codex tells of
+itself, by which the API may do more than the request says."""
 
 PASSED_HEADERS = PassedHeaders(
     frozenset(("content-type", "retry-after", "retry-after-ms", "x-request-id", "x-should-retry")),

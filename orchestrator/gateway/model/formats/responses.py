@@ -47,7 +47,7 @@ LOCAL_ITEMS = frozenset(
         *("custom_tool_call", "custom_tool_call_output", "tool_search_call", "tool_search_output"),
         *("local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
         *("apply_patch_call", "apply_patch_call_output", "web_search_call"),
-        *("compaction", "compaction_summary", "context_compaction"),
+        *("compaction", "compaction_summary", "compaction_trigger", "context_compaction"),
     )
 )
 """What a conversation may be made of. Not of `item_reference`, which is something that the account
@@ -109,7 +109,7 @@ def _asked_for(body: dict[str, object], size: int, rules: Rules) -> Asked:
         max_tokens=most_output(model, "openai", body.get("max_output_tokens")),
         stream=body.get("stream") is True,
         pictures=sum("image_url" in each for each in objects),
-        documents=any("file_data" in each or "input_audio" in each for each in objects),
+        documents=any("file_data" in each for each in objects),
         server_tools=not all(map(_is_local, tools)),
         caches=openai.caches(body, model),
     )

@@ -198,6 +198,8 @@ def _parsed(data: bytes) -> dict[str, object]:
         value = json.loads(data)
     except (ValueError, RecursionError):
         return {}
+    if isinstance(value, list) and value:  # as Google's errors sometimes are
+        value = value[0]
     return value if isinstance(value, dict) else {}
 
 
