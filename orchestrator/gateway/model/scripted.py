@@ -222,7 +222,7 @@ class ScriptedUpstream:
         script goes on as if it had not.
         """
         if is_aside:
-            return TITLE
+            return SCRIPTED_TITLE
         number = _answers_since_task(heard) if self._script.each_task else self._asked
         self._asked += 1
         return self._script.step(number)
@@ -231,7 +231,7 @@ class ScriptedUpstream:
 TITLES = b"You are a title generator"
 """How opencode 1.18.33 begins such a request."""
 
-TITLE = ScriptedReply(blocks=(Text(text="A task"),))
+SCRIPTED_TITLE = ScriptedReply(blocks=(Text(text="A task"),))
 
 NO_PATH = "there is no such path in the scripted model"
 NO_OBJECT = "the request's body is not a JSON object"
