@@ -15,12 +15,13 @@ from pydantic import JsonValue
 
 from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.catalog import AgentsDir, Problem
+from orchestrator.catalog.problems import did_you_mean
 from orchestrator.catalog.rules_file import RulesFile
-from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.owner import Owner
 from orchestrator.containers.runtime import EngineLookup, Runtime
-from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.agent import DEFAULT_RUNNER, AgentSpec
 from orchestrator.domain.container import File
 from orchestrator.domain.task import Task
 from orchestrator.domain.tool_lock import Brokered, ToolLock
@@ -45,12 +46,11 @@ from orchestrator.errors import (
     AgentInvalid,
     CallInvalid,
     EngineUnreachable,
-    ImageMissing,
     OperatorError,
     ServerFailed,
 )
 from orchestrator.gateway.egress.dial import Dialer
-from orchestrator.gateway.model.credential import credential_of
+from orchestrator.gateway.model.credential import all_credentials
 from orchestrator.gateway.model.scripted import ScriptedModel, load_script
 from orchestrator.gateway.model.service import open_model_service
 from orchestrator.gateway.model.upstream import Upstream
@@ -88,7 +88,7 @@ NO_IMAGE = (
 )
 
 NO_ENGINE = "the agent image (no engine answers)"
-NOT_BUILT = "the agent image (not built yet; `orchestrator images build`)"
+NOT_BUILT = "the agent image (not built yet; `{command}`)"
 
 
 @asynccontextmanager
@@ -165,7 +165,6 @@ class Parts:
 
 def compose(settings: Settings, parts: Parts) -> Service:
     """The parts, put together; nothing is opened or started here."""
-    credential = credential_of(settings)
     agents = open_agents(settings)
     planner = Planner(
         catalog=agents.current,
@@ -193,7 +192,7 @@ def compose(settings: Settings, parts: Parts) -> Service:
         sessions=parts.sessions,
         copies=parts.copies,
         alive=parts.alive,
-        secrets=(credential.secret.get_secret_value(),) if credential else (),
+        secrets=tuple(each.secret.get_secret_value() for each in all_credentials(settings)),
         caps=Caps(runs=settings.max_runs, runs_per_agent=settings.max_runs_per_agent),
         project=settings.project,
         scripted=settings.scripted,
@@ -233,6 +232,7 @@ async def log_in_to_server(
             server,
             await _secret_store(settings).resolve(server),
             settings.state_dir / TOKENS,
+            settings.project,
             Dialer(environ=environment()),
             ServerDecisions(store.audit, settings.project, server.name).note,
             show=show,
@@ -258,9 +258,10 @@ async def open_outside(settings: Settings, rules: RulesFile) -> AsyncIterator[Ou
         yield OutsideService(
             rules=rules,
             agents=open_agents(settings),
-            upstreams=BrokeredUpstreams(servers.pool, check_trust, settings.project),
+            upstreams=BrokeredUpstreams(servers.pool, settings.project),
             store=store,
             project=settings.project,
+            check_trust=check_trust,
             default_agent=settings.gateway_default_agent,
         )
 
@@ -284,9 +285,17 @@ async def call_server(
     arguments: Mapping[str, JsonValue],
 ) -> dict[str, object]:
     """Call a tool by a person's own hand, and write that down before."""
+    if lock is not None and lock.tool(tool) is None:
+        names = [each.name for each in lock.tools]
+        guess = did_you_mean(tool, names)
+        raise CallInvalid(
+            f"{server.name} has no tool {shortened(tool)!r}"
+            + (f" (did you mean {guess!r}?)" if guess else "")
+            + f"; it was pinned with: {', '.join(names) or 'none'}"
+        )
     await note_decision(settings, "tool", f"{server.name}/{tool}", allowed=True, why="by hand")
     async with open_server(settings, server, lock) as upstream:
-        if lock is not None and (tool in upstream.drift.changed or lock.tool(tool) is None):
+        if tool in upstream.drift.changed:
             raise CallInvalid(
                 f"{tool} is not what {server.name} was pinned with; look at it with: orchestrator "
                 f"servers diff {server.name}"
@@ -401,11 +410,12 @@ class _EngineAsFound:
     """EngineLookup (containers/runtime.py) for a plan that is only shown: nothing is built."""
 
     address: str
-    image: str
+    images: Mapping[str, str]
+    """Runner -> its image."""
     seccomp: str | None
 
-    async def agent_image(self, progress: Progress = lambda _: None) -> str:  # noqa: ARG002 nothing is made
-        return self.image
+    async def agent_image(self, runner: str, progress: Progress = lambda _: None) -> str:  # noqa: ARG002 nothing is made
+        return self.images.get(runner, NO_ENGINE)
 
     async def image_id(self, image: str) -> str:  # noqa: ARG002 no spare is made of it
         return ""
@@ -417,21 +427,21 @@ class _EngineAsFound:
 def _engine_as_found(settings: Settings) -> _EngineAsFound:
     """What the engine says, or stand-ins if none answers. Blocks."""
     from orchestrator.containers.docker.facts import takes_profile
-    from orchestrator.containers.images.agent_image import find_agent_image
+    from orchestrator.containers.images.agent_image import build_command, images_found
     from orchestrator.containers.seccomp import profile
 
+    named: dict[str, str] = {DEFAULT_RUNNER: settings.agent_image} if settings.agent_image else {}
     try:
         with open_engine(settings) as engine:
             with engine.translated():
                 seccomp = profile() if takes_profile(engine.api.info()) else None
-            try:
-                image = settings.agent_image or find_agent_image(engine, settings)
-            except ImageMissing:
-                image = NOT_BUILT
-            return _EngineAsFound(engine.address, image, seccomp)
+            images = {
+                runner: found or NOT_BUILT.format(command=build_command(runner))
+                for runner, found in images_found(engine, settings).items()
+            }
+            return _EngineAsFound(engine.address, {**images, **named}, seccomp)
     except EngineUnreachable:
-        image = settings.agent_image or NO_ENGINE
-        return _EngineAsFound(settings.engine_candidates[0], image, profile())
+        return _EngineAsFound(settings.engine_candidates[0], named, profile())
 
 
 def without_image(settings: Settings, agents: AgentsDir) -> tuple[Problem, ...]:

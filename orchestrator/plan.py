@@ -34,7 +34,9 @@ from orchestrator.domain.tool_lock import Brokered, definition_tokens
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.domain.variables import expand, needed, variables
 from orchestrator.errors import MountRefused
-from orchestrator.runners.claude import launch as claude_launch
+from orchestrator.runners.contract import LaunchTerms
+from orchestrator.runners.known import RUNNERS
+from orchestrator.runners.launching import AGENT_PATH
 from orchestrator.tool_rules import offered
 from orchestrator.workspace.transfer import COLLECT_SECONDS
 
@@ -138,25 +140,23 @@ def plan(
     values = exposed or {}
     env = {key: expand(value, environ) for key, value in agent.env.items()}
     env |= {s.variable_name: values[s.name] for s in agent.secrets if s.expose == "env"}
-    launch = claude_launch.launch(
-        _told(agent),
+    terms = LaunchTerms(
         base_url=MODEL_URL,
         token=token,
         env=env,
-        mcp_servers=[_expanded(server, environ) for server in agent.mcp_servers],
+        mcp_servers=tuple(_expanded(server, environ) for server in agent.mcp_servers),
         tool_urls={use.use: f"{TOOLS_URL}/{use.use}" for use in agent.server_uses},
         defer_tools=are_deferred(brokered),
         cwd=WORKSPACE,
-        session_id=conversation if conversation and not resume else None,
-        resume=conversation if resume else None,
+        conversation=conversation,
+        resume=resume,
         memory=memory,
         parent_url=PARENT_URL if agent.parent_tools else None,
-        ask_rules=agent.ask_rules,
-        approvals=bool(agent.ask_rules),
         surroundings=surroundings.variables(agent, place.ca_certificates),
         files=surroundings.files(agent, place.ca_certificates),
         more_folders=(AGENT_FILES,) if agent.files else (),
     )
+    launch = RUNNERS[agent.runner].launch(_told(agent), terms)
     resources = agent.resources
     container = ContainerSpec(
         image=agent.image or place.image,
@@ -240,7 +240,7 @@ def plan_server(
         seccomp=place.seccomp if server.seccomp == "strict" else None,
         lifetime_seconds=KEPT_SECONDS,
     )
-    own = {"PATH": claude_launch.AGENT_PATH, "HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": TMP}
+    own = {"PATH": AGENT_PATH, "HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": TMP}
     env = {key: expand(value, environ) for key, value in server.env.items()}
     env |= {s.variable_name: values[s.name] for s in server.secrets if s.expose == "env"}
     files = tuple(

@@ -24,6 +24,8 @@ from orchestrator.domain.words import requirement
 from orchestrator.errors import OperatorError
 
 ANTHROPIC_BASE_URL = "https://api.anthropic.com"
+OPENAI_BASE_URL = "https://api.openai.com/v1"
+GOOGLE_GEMINI_BASE_URL = "https://generativelanguage.googleapis.com"
 """Where model requests go unless the operator says otherwise."""
 
 MIN_TOKEN_CHARS = 16
@@ -69,7 +71,7 @@ class Settings(Frozen):
     """ORCHESTRATOR_SECRETS_FILE: where the secrets are kept that agents may ask for."""
     home: Path
     agent_image: str | None = None
-    """ORCHESTRATOR_AGENT_IMAGE: use this image instead of the one that we build."""
+    """ORCHESTRATOR_AGENT_IMAGE: use this image for claude instead of the one that we build."""
     claude_binary: Path | None = None
     """ORCHESTRATOR_CLAUDE_BINARY: a claude executable for Linux to put into the image."""
     claude_version: str | None = None
@@ -122,7 +124,17 @@ class Settings(Frozen):
     claude_code_oauth_token: SecretStr | None = None
     """CLAUDE_CODE_OAUTH_TOKEN: a bearer token from a login."""
     anthropic_base_url: str = ANTHROPIC_BASE_URL
-    """ANTHROPIC_BASE_URL: where model requests go."""
+    """ANTHROPIC_BASE_URL: where requests to models of Anthropic's go."""
+    openai_api_key: SecretStr | None = None
+    """OPENAI_API_KEY: for runners that speak OpenAI's formats."""
+    openai_base_url: str = OPENAI_BASE_URL
+    """OPENAI_BASE_URL: where their requests go; also that of a provider that is compatible."""
+    gemini_api_key: SecretStr | None = None
+    """GEMINI_API_KEY: for runners that speak Gemini's format."""
+    google_api_key: SecretStr | None = None
+    """GOOGLE_API_KEY: the same, by its other name."""
+    google_gemini_base_url: str = GOOGLE_GEMINI_BASE_URL
+    """GOOGLE_GEMINI_BASE_URL: where their requests go."""
 
     @property
     def named_caller(self) -> str:
@@ -440,6 +452,11 @@ _VARIABLES = {
     "anthropic_auth_token": "ANTHROPIC_AUTH_TOKEN",
     "claude_code_oauth_token": "CLAUDE_CODE_OAUTH_TOKEN",
     "anthropic_base_url": "ANTHROPIC_BASE_URL",
+    "openai_api_key": "OPENAI_API_KEY",
+    "openai_base_url": "OPENAI_BASE_URL",
+    "gemini_api_key": "GEMINI_API_KEY",
+    "google_api_key": "GOOGLE_API_KEY",
+    "google_gemini_base_url": "GOOGLE_GEMINI_BASE_URL",
     "gateway_rules": "GATEWAY_RULES",
     "gateway_default_agent": "GATEWAY_DEFAULT_AGENT",
     "gateway_debug": "GATEWAY_DEBUG",
@@ -458,7 +475,10 @@ _PARTS: dict[str, Callable[[str], object]] = {
 _SECRET = frozenset(
     name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)
 )
-_NO_FILE = _SECRET | {"anthropic_base_url", "engine_candidates", "secrets_file", "tls_dir"}
+_NO_FILE = _SECRET | {
+    *("anthropic_base_url", "openai_base_url", "google_gemini_base_url"),
+    *("engine_candidates", "secrets_file", "tls_dir"),
+}
 
 _USER = frozenset(
     (

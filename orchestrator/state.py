@@ -98,7 +98,7 @@ def open_rules(settings: Settings, tell: Callable[[str], None]) -> RulesFile:
 
     agents = open_agents(settings)
     path = find_rules(settings.gateway_rules, settings.project_dir, settings.home)
-    return RulesFile(path, lambda: agents.current().servers, tell)
+    return RulesFile(path, lambda: agents.current().tool_names, tell)
 
 
 @asynccontextmanager

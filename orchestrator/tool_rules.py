@@ -16,7 +16,14 @@ from pydantic import JsonValue
 from orchestrator import output
 from orchestrator.domain import Frozen
 from orchestrator.domain.tool_lock import JsonMap, Pinned, ToolLock, as_told, is_tool_name
-from orchestrator.domain.tool_use import PROMPT, RESOURCE, ServerUse, Verdict
+from orchestrator.domain.tool_use import (
+    PROMPT,
+    RESOURCE,
+    ServerUse,
+    Verdict,
+    uri_problem,
+    uri_spellings,
+)
 
 RefusalCode = Literal[
     "",
@@ -77,8 +84,9 @@ def decide(
     if what == "tool" and not is_tool_name(name):
         shown = f"{use.use}/{ascii(name)[1:-1][:80]}"
         return _refused("name", "NAME_INVALID", f"{shown} is not the name of a tool")
-    if what == "resource" and len(name) > URI_CHARS:
-        why = f"a resource of {use.use} has no URI of more than {URI_CHARS} characters"
+    if what == "resource" and (problem := _uri_problem(lock, name)):
+        shown = ascii(name)[1:-1][:80]
+        why = f"{use.use} has no resource {shown}: its URI {problem}; write it as its list does"
         return _refused("name", "NAME_INVALID", why)
     rule, verdict = _by_patterns(use, what, name)
     if verdict == "deny":
@@ -192,12 +200,20 @@ def _refused(rule: str, code: RefusalCode, why: str) -> ToolVerdict:
     return ToolVerdict(allowed=False, rule=rule, code=code, why=why)
 
 
+def _uri_problem(lock: ToolLock, uri: str) -> str:
+    """Why a URI is none that rules can judge. What was pinned, a person has read as it is."""
+    if len(uri) > URI_CHARS:
+        return f"has more than {URI_CHARS} characters"
+    pinned = any(item.uri == uri for item in (*lock.resources, *lock.templates))
+    return "" if pinned else uri_problem(uri)
+
+
 def _by_patterns(
     use: ServerUse, what: What, name: str
 ) -> tuple[str, Literal["auto", "ask", "deny"]]:
     """What agent.md says of a name, and in which line."""
     for pattern in use.deny:
-        if _fits(pattern, what, name):
+        if _holds_back(pattern, what, name):
             return f"deny: {pattern}", "deny"
     allowed = next((pattern for pattern in use.allow if _fits(pattern, what, name)), None)
     if allowed is None:
@@ -205,7 +221,7 @@ def _by_patterns(
     named = {
         pattern: verdict
         for pattern, verdict in use.approve.items()
-        if pattern != "*" and _fits(pattern, what, name)
+        if pattern != "*" and (_fits if verdict == "auto" else _holds_back)(pattern, what, name)
     }
     if not named and "*" in use.approve and _fits("*", what, name):
         named = {"*": use.approve["*"]}
@@ -234,6 +250,13 @@ def _patterns_for(use: ServerUse, lock: ToolLock, rules: Sequence[str]) -> Itera
 def _fits(pattern: str, what: What, name: str) -> bool:
     meant, glob = _split(pattern)
     return meant == what and fnmatchcase(name, glob)
+
+
+def _holds_back(pattern: str, what: What, name: str) -> bool:
+    """The same of a pattern that denies or asks: of a URI, every spelling of it counts."""
+    if what != "resource" or _fits(pattern, what, name):
+        return _fits(pattern, what, name)
+    return any(_fits(pattern.casefold(), what, spelling) for spelling in uri_spellings(name))
 
 
 def _split(pattern: str) -> tuple[What, str]:

@@ -7,6 +7,7 @@ a person says once that it may be had, and again when it has become more.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,9 +17,11 @@ from typing import Literal, get_args
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import AgentSpec, Secret
 from orchestrator.domain.outside import OutsideRules
+from orchestrator.domain.tool_lock import ToolLock
 from orchestrator.domain.tool_server import OAuth, ToolServer
 from orchestrator.domain.tool_use import ServerUse
 from orchestrator.domain.variables import variables
+from orchestrator.domain.words import counted
 from orchestrator.outside_access import tool_patterns
 
 EVERY_HOST = "every public host"
@@ -43,6 +46,7 @@ GrantKind = Literal[
     "workspace",
     "server",
     "tools",
+    "definitions",
 ]
 
 LEADS_OUT = frozenset(("network", "private", "secret"))
@@ -121,20 +125,24 @@ class TrustedProject(Frozen):
     at: float
     """When, in seconds since 1970."""
     agents: dict[str, Extent] = {}
+    read: dict[str, str] = {}
+    """By server: which of its locks a person has read when it was pinned here, as its grant says.
+    """
 
 
 def extent_of(
     agent: AgentSpec,
     others: Mapping[str, AgentSpec],
     servers: Mapping[str, ToolServer] | None = None,
+    locks: Mapping[str, ToolLock] | None = None,
 ) -> Extent:
     """What an agent could reach by itself, through the servers of tools that it uses, and through
     the agents that it may run.
     """
-    own = _own_extent(agent, servers or {})
+    own = _own_extent(agent, servers or {}, locks or {})
     grants, denied, tools = set(own.grants), set(own.denied), [*own.tools]
     for other in _run_by(agent, others):
-        theirs = _own_extent(other, servers or {})
+        theirs = _own_extent(other, servers or {}, locks or {})
         kept = (grant for grant in theirs.grants if grant.kind != "workspace")
         grants |= {_through(other.name, grant) for grant in kept}
         denied |= {_through(other.name, grant) for grant in theirs.denied}
@@ -142,15 +150,24 @@ def extent_of(
     return Extent(grants=_in_order(grants), denied=_in_order(denied), tools=tuple(tools))
 
 
-def outside_extent(rules: OutsideRules, servers: Mapping[str, ToolServer], *, own: bool) -> Extent:
+def outside_extent(
+    rules: OutsideRules,
+    servers: Mapping[str, ToolServer],
+    locks: Mapping[str, ToolLock] | None = None,
+    *,
+    own: bool,
+) -> Extent:
     """What agents outside could reach through the servers that they may use. Whether these rules
     are the project's `own`: then what they allow is the project's wish as well.
     """
     grants: set[Grant] = set()
     denied: set[Grant] = set()
+    definitions: set[Grant] = set()
     for name, server in servers.items():
         reached, through = tuple(_server_grants(server)), f"server {name}"
         used = {agent: tool_patterns(rules, agent, name) for agent in rules.agents}
+        if any(used.values()) and (lock := (locks or {}).get(name)) is not None:
+            definitions.add(definitions_of(server, lock))
         if not reached or not any(used.values()):
             continue
         grants |= {_through(through, grant) for grant in reached}
@@ -161,7 +178,28 @@ def outside_extent(rules: OutsideRules, servers: Mapping[str, ToolServer], *, ow
                 to.update(_through(through, grant) for grant in told)
     for caller, agents in rules.callers.items() if own and grants else ():
         grants |= {Grant(kind="tools", what=f"as {each}, by caller {caller}") for each in agents}
-    return Extent(grants=_in_order(grants), denied=_in_order(denied))
+    return Extent(grants=_in_order(grants | definitions), denied=_in_order(denied))
+
+
+def definitions_of(server: ToolServer, lock: ToolLock) -> Grant:
+    """That models are told what a lock says of a server's tools: words of its author, which came
+    with the project and which a person has to have read.
+    """
+    words = f"{lock.words_digest} {server.description}"
+    digest = hashlib.sha256(words.encode(errors="replace")).hexdigest()[:32]
+    what = f"{counted(len(lock.tools), 'tool')}, as pinned, {digest}"
+    return Grant(kind="definitions", what=what, through=f"server {server.name}")
+
+
+def without_read(extent: Extent, read: Mapping[str, str]) -> Extent:
+    """The same, without definitions that a person has read: by server, as a grant says it."""
+
+    def is_read(grant: Grant) -> bool:
+        server = grant.through.rpartition(", ")[2].removeprefix("server ")
+        return grant.kind == "definitions" and read.get(server) == grant.what
+
+    grants = tuple(grant for grant in extent.grants if not is_read(grant))
+    return extent.model_copy(update={"grants": grants})
 
 
 def grown(before: Extent, now: Extent) -> tuple[str, ...]:
@@ -173,7 +211,8 @@ def grown(before: Extent, now: Extent) -> tuple[str, ...]:
     gone = [grant for grant in before.denied if grant not in denied]
     freed = [grant for grant in gone if (grant.kind, grant.through) in out]
     told = (*more, *(f"{grant}, which was denied" for grant in freed))
-    return (*told, *(_let_go(before, now) if now.grants else ()))
+    reaches = any(grant.kind != "definitions" for grant in now.grants)
+    return (*told, *(_let_go(before, now) if reaches else ()))
 
 
 def _let_go(before: Extent, now: Extent) -> Iterator[str]:
@@ -211,11 +250,15 @@ def trust_command(agents_dir: Path) -> str:
     return shlex.join(("orchestrator", "trust", "--agents-dir", str(agents_dir)))
 
 
-def _own_extent(agent: AgentSpec, servers: Mapping[str, ToolServer]) -> Extent:
+def _own_extent(
+    agent: AgentSpec, servers: Mapping[str, ToolServer], locks: Mapping[str, ToolLock]
+) -> Extent:
     """What it could reach without other agents."""
     grants, denied = list(_grants(agent)), list(_denied(agent))
     for use in agent.server_uses:
-        server = servers.get(use.use)
+        server, lock = servers.get(use.use), locks.get(use.use)
+        if server is not None and lock is not None:
+            grants.append(definitions_of(server, lock))
         reached = () if server is None else tuple(_server_grants(server))
         if server is None or not reached:  # it only computes, in a container without a network
             continue

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from orchestrator.app import open_runtime
 from orchestrator.containers.docker.engine import connect
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.images.agent_image import build_agent_image
+from orchestrator.domain.agent import DEFAULT_RUNNER
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.settings import Settings, read_settings
 from tests.answers_check import checked_answers
@@ -55,9 +57,25 @@ def image() -> str:
     settings = read_settings()
     engine = connect(settings)
     try:
-        return build_agent_image(engine, settings, lambda _: None)
+        return build_agent_image(engine, settings, DEFAULT_RUNNER, lambda _: None)
     finally:
         engine.close()
+
+
+@pytest.fixture(scope="session")
+def runner_image() -> Callable[[str], str]:
+    """A runner -> its image; built if it is missing, which `make test` has done before."""
+
+    @cache
+    def find(runner: str) -> str:
+        settings = read_settings()
+        engine = connect(settings)
+        try:
+            return build_agent_image(engine, settings, runner, lambda _: None)
+        finally:
+            engine.close()
+
+    return find
 
 
 @pytest.fixture

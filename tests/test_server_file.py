@@ -75,6 +75,18 @@ def test_a_server_is_what_its_file_says() -> None:
         ("command: [a]\nsecrets: [{name: t}]\n", "server.yaml:2: secrets[0].hosts: is missing"),
         ("url: https://a.org/\nimage: x\n", "server.yaml:2: image: is for a server in a container"),
         ("url: http://a.org/\n", "server.yaml:1: url: is plain HTTP, which others can read"),
+        (
+            "url: http://a.org/\nnetwork: {allow_private: [b.org, 10.0.0.0/8, 'a.org:8080']}\n",
+            'if its host is on this network, name that under network.allow_private: "a.org:80"',
+        ),
+        (
+            "url: http://[fd00::1]:81/\nnetwork: {allow_private: ['[fd00::2]:81']}\n",
+            'under network.allow_private: "[fd00::1]:81"',
+        ),
+        (
+            "url: https://10.0.0.1/\nnetwork: {allow_private: [a.org]}\n",
+            "url: has an address; write a name, or name the address under network.allow_private",
+        ),
         ("url: https://u:p@a.org/\n", "server.yaml:1: url: 'https://u:p@a.org/' has a user or a"),
         ("url: ftp://a.org/\n", "server.yaml:1: url: 'ftp://a.org/' must be a URL such as"),
         ("url: https://a.org/\nauth: basic\n", "server.yaml:2: auth: found 'basic'; allowed: oau"),

@@ -175,7 +175,7 @@ def test_every_secret_stays_out_of_files_and_of_what_agents_can_name(
 ) -> None:
     secret = {
         *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
-        "ORCHESTRATOR_HTTP_TOKENS",
+        *("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ORCHESTRATOR_HTTP_TOKENS"),
     }
     assert secret == CREDENTIAL_VARIABLES
     assert not [s for s in SOURCES.values() if s.variable in secret and s.writer != "environment"]

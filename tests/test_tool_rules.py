@@ -372,3 +372,46 @@ def test_a_rule_names_a_tool_as_the_model_is_told_it() -> None:
     use = held_to(use_of(["*"]), lock, ("mcp__s__issue_drop",), ("mcp__s__issue_g*",))
     assert not decide(use, lock, "issue.drop").allowed
     assert decide(use, lock, "issue.get").asks
+
+
+SECRET_URIS = [
+    *("NOTES://secret/1", "notes://SECRET/1", "notes://%73ecret/1", "notes://s%65cret/1"),
+    *("notes://open/../secret/1", "notes://open/..%2Fsecret/1", "notes://open/%2e%2e/secret/1"),
+    *("notes://secret//1", "notes:///secret/1", "notes://./secret/1", "notes://secret%2F1"),
+    *("notes://secret/1#", "notes://secret/1?", "notes://secret/1?x=1", "notes://secret/1/"),
+    *("notes://me@secret/1", "notes://secret:80/1", "notes://secret:/1", "notes:\\\\secret\\1"),
+    *("notes://secret/%31", "notes://%2573ecret/1", "notes://ſecret/1", "notes://secret/1\u200b"),
+    *("notes://ｓecret/1", "Notes:secret/1", "notes://secret/./1", " notes://secret/1"),
+]
+
+
+@pytest.mark.parametrize("uri", SECRET_URIS)
+@pytest.mark.parametrize("rules", [{"deny": ["resource:notes://secret/1"]},
+                                   {"approve": {"resource:notes://secret/1": "deny"}}])  # fmt: skip
+def test_what_is_denied_is_denied_in_every_spelling(uri: str, rules: dict[str, Any]) -> None:
+    use = use_of(["resource:*"], **rules)
+    assert decide(use, LOCK, "notes://open/1", what="resource").allowed
+    assert not decide(use, LOCK, uri, what="resource").allowed, uri
+
+
+def test_who_is_asked_about_a_resource_is_asked_in_every_spelling() -> None:
+    use = use_of(["resource:*"], approve={"resource:Notes://Secret/*": "ask", "resource:*": "auto"})
+    for uri in ("notes://secret/1", "notes://secret:80/1", "notes://secret?x"):
+        assert decide(use, LOCK, uri, what="resource").asks == (uri != "notes://secret?x"), uri
+    assert not decide(use, LOCK, "notes://open/1", what="resource").asks
+
+
+def test_plain_uris_are_read_and_so_is_whatever_a_person_has_pinned() -> None:
+    use = use_of(["resource:*"])
+    plain = ["file:///home/a/My%20Notes.md", "memo://insights", "https://a.org:8443/x/?a=b&c=%2B"]
+    for uri in [*plain, "demo://resource/static/document/x.md", "file:///C:/x", "a+b.c:d"]:
+        assert decide(use, LOCK, uri, what="resource").allowed, uri
+    odd = "Git://Repo//x#main"
+    refused = decide(use, LOCK, odd, what="resource")
+    assert (refused.code, "its list does" in refused.why) == ("NAME_INVALID", True)
+    resource = Pinned.of({"uri": odd, "name": "a"}, ("uri", "name"))
+    lock = LOCK.model_copy(update={"resources": (resource,)})
+    assert decide(use, lock, odd, what="resource").allowed
+    assert not decide(
+        use_of(["resource:*"], deny=["resource:git://repo*"]), lock, odd, what="resource"
+    ).allowed

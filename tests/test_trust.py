@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.catalog.agent_file import parse_agent
 from orchestrator.domain.agent import AgentSpec, Network, Secret
+from orchestrator.domain.tool_lock import TOOL_FIELDS, Pinned, ToolLock
 from orchestrator.domain.tool_server import SecretHeader, ToolServer
-from orchestrator.trust import NOTHING, Extent, Grant, extent_of, grown, is_below, trust_command
+from orchestrator.trust import (
+    NOTHING,
+    Extent,
+    Grant,
+    definitions_of,
+    extent_of,
+    grown,
+    is_below,
+    trust_command,
+    without_read,
+)
 
 
 def agent(name: str = "a", /, **fields: object) -> AgentSpec:
@@ -316,3 +328,31 @@ def test_the_command_to_type_is_one_word_for_each_word() -> None:
     assert odd == "orchestrator trust '/srv/a b;rm'"
     assert trust_command(Path("/srv/a\nb/agents")) == "orchestrator trust"
     assert trust_command(Path("/srv/mine")) == "orchestrator trust --agents-dir /srv/mine"
+
+
+def test_what_models_are_told_of_tools_is_more_until_it_was_read() -> None:
+    def lock_of(**fields: Any) -> ToolLock:
+        tool = Pinned.of({"name": "t", "inputSchema": {"type": "object"}, **fields}, TOOL_FIELDS)
+        return ToolLock(server="s", protocol="p", tools=(tool,))
+
+    use = {"use": "quiet", "allow": ["t"]}
+    quiet = agent(mcp_servers=[use])
+    lock, same = lock_of(description="Adds."), lock_of(description="Adds.")
+    found = extent_of(quiet, {}, SERVERS, {"quiet": lock})
+    (told,) = grown(NOTHING, found)
+    assert told.startswith("definitions: 1 tool, as pinned, ")
+    assert told.endswith(" (through server quiet)")
+    assert grown(found, extent_of(quiet, {}, SERVERS, {"quiet": same})) == ()
+    rebuilt = lock.model_copy(update={"image": "another", "server": "s 2"})
+    assert grown(found, extent_of(quiet, {}, SERVERS, {"quiet": rebuilt})) == ()
+    for other in (lock_of(description="Adds!"), lock_of(description="Adds.", title="x")):
+        assert len(grown(found, extent_of(quiet, {}, SERVERS, {"quiet": other}))) == 1
+    worker = agent(
+        "worker", allowed_callers=["above"], mcp_servers=[{"use": "quiet", "allow": ["t"]}]
+    )
+    above = agent("above", subagents=["worker"])
+    reached = extent_of(above, {"worker": worker}, SERVERS, {"quiet": lock})
+    read = {"quiet": definitions_of(SERVERS["quiet"], lock).what}
+    assert len(reached.grants) == 1
+    assert without_read(reached, read) == NOTHING
+    assert without_read(reached, {"quiet": "another"}) == reached

@@ -40,6 +40,9 @@ from orchestrator.plain_yaml import Loc
 
 LOCK_FILE = "tools.lock.json"
 
+MISNAMED_SERVERS = frozenset((SERVER_NAME, "server.yml", "server.json", "servers.yaml"))
+"""Names of a folder's file that its author took for server.yaml, in small letters."""
+
 AGENT_FILE_BYTES = 1024 * 1024
 """The longest file that is read."""
 
@@ -72,6 +75,10 @@ class KnownServer(Frozen):
     lock: ToolLock | None = None
     problems: tuple[Problem, ...] = ()
     """Of the lock: why there is none, though there is a file."""
+
+    @property
+    def tool_names(self) -> tuple[str, ...] | None:
+        return None if self.lock is None else tuple(tool.name for tool in self.lock.tools)
 
 
 class BrokenServer(Frozen):
@@ -113,6 +120,11 @@ class Catalog(Frozen):
         """All warnings, and what of files of others does not count."""
         warnings = (problem for found in self.warnings.values() for problem in found)
         return (*self.notes, *warnings)
+
+    @property
+    def tool_names(self) -> dict[str, tuple[str, ...] | None]:
+        """What the tools of each server are called; None of one that was never pinned."""
+        return {name: known.tool_names for name, known in self.servers.items()}
 
     def server(self, name: str) -> KnownServer:
         """The server of that name; ServerInvalid if it is broken, ServerNotFound if it is none."""
@@ -387,8 +399,20 @@ def _server_folders(servers: Path) -> list[Path]:
     return [
         folder
         for folder in entries
-        if not folder.name.startswith(".") and holds(folder, SERVER_NAME)
+        if not folder.name.startswith(".")
+        and (holds(folder, SERVER_NAME) or _misnamed_server(folder))
     ]
+
+
+def _misnamed_server(folder: Path) -> str:
+    """What a folder calls its server.yaml instead; "" if it has one, or nothing like it."""
+    if holds(folder, SERVER_NAME):
+        return ""
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return ""
+    return next((name for name in names if name.lower() in MISNAMED_SERVERS), "")
 
 
 def _unreadable(agents_dir: Path, exc: OSError) -> BrokenAgent:
@@ -470,6 +494,11 @@ def _read_other(path: Path) -> _Reading:
 def _read_server(folder: Path) -> _Reading:
     reader, path = _Folder(folder, "server"), folder / SERVER_NAME
     parsed: ToolServer | tuple[Problem, ...]
+    if other := _misnamed_server(folder):
+        message = f"a server's file is called {SERVER_NAME}; rename {other} to that"
+        problem = Problem(path=folder / other, line=0, field="", message=message)
+        broken = BrokenServer(name=reader.name, path=folder / other, problems=(problem,))
+        return _Reading(broken, {}, settled=False)
     try:
         text = reader.text(SERVER_NAME)
     except FileRefused as exc:

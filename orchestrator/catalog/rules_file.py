@@ -7,15 +7,16 @@ told. Half of a file that is being saved would otherwise open what it does not n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.catalog.document import FileRefused
 from orchestrator.catalog.folder import file_text
-from orchestrator.catalog.rules_text import parse_rules, rule_warnings
+from orchestrator.catalog.rules_text import PinnedNames, parse_rules, rule_warnings
 from orchestrator.domain import Frozen
 from orchestrator.domain.outside import RULES_NAME, OutsideRules
+from orchestrator.domain.words import counted
 from orchestrator.errors import OperatorError
 
 EXAMPLE = '{"agents": {"default": {"deny": {"servers": ["*"]}}}}'
@@ -36,10 +37,10 @@ class RulesFile:
     """The rules of this moment. Not for several threads at once."""
 
     def __init__(
-        self, path: Path, servers: Callable[[], Iterable[str]], tell: Callable[[str], None]
+        self, path: Path, servers: Callable[[], PinnedNames], tell: Callable[[str], None]
     ) -> None:
         """Read the file; OperatorError with all that is wrong with it. `servers` are those that
-        there are, `tell` says something to the operator.
+        there are, with their tools; `tell` says something to the operator.
         """
         self.path = path
         self.reloads = Reloads()
@@ -65,7 +66,9 @@ class RulesFile:
             wrong = self.reloads.last_error
             self._tell(f"the rules are wrong now, and those of before go on:\n{wrong}")
             return
-        self._tell(f"{self.path}: read again, rules for {len(self._rules.agents)} agents")
+        self._tell(
+            f"{self.path}: read again, rules for {counted(len(self._rules.agents), 'agent')}"
+        )
         for warning in self.warnings():
             self._tell(f"{self.path}: {warning}")
 

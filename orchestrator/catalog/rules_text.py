@@ -7,13 +7,20 @@ no name fits, a key twice. In rules, what is overlooked is open.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase, translate
 from pathlib import Path
 
 from orchestrator.catalog.document import read_json
 from orchestrator.catalog.problems import Problem, Problems, did_you_mean, found
-from orchestrator.domain.outside import AGENT_ID, OutsideAgent, OutsideRules, RuleSide, is_pattern
+from orchestrator.domain.outside import (
+    AGENT_ID,
+    PATTERN_SIGNS,
+    OutsideAgent,
+    OutsideRules,
+    RuleSide,
+    is_pattern,
+)
 from orchestrator.plain_yaml import Loc, shortened, written
 
 TOP_KEYS = ("agents", "defaults", "callers")
@@ -56,17 +63,24 @@ def parse_rules(text: str, path: Path) -> OutsideRules | tuple[Problem, ...]:
     return OutsideRules(agents=agents, callers=callers, deny_on_missing_agent=bool(deny_missing))
 
 
-def rule_warnings(rules: OutsideRules, servers: Iterable[str]) -> tuple[str, ...]:
-    """Rules that have no effect as things are: of servers that are not there, or not allowed."""
-    known = tuple(servers)
+PinnedNames = Mapping[str, Sequence[str] | None]
+"""Servers that there are -> what the tools of each are called; None if it was never pinned."""
+
+
+def rule_warnings(rules: OutsideRules, servers: PinnedNames) -> tuple[str, ...]:
+    """Rules that have no effect as things are: of servers and tools that are not there, or not
+    allowed. A denial that names nothing denies nothing.
+    """
     said = []
     for name, agent in rules.agents.items():
         for side_name, side in (("allow", agent.allow), ("deny", agent.deny)):
             here: Loc = ("agents", name, side_name)
             named = [((*here, "servers", at), text) for at, text in enumerate(side.servers)]
             for loc, text in (*named, *(((*here, "tools", key), key) for key in side.tools)):
-                if text != "*" and not any(fnmatchcase(server, text) for server in known):
-                    said.append(f"{written(loc)}: there is no server '{shortened(text)}'")
+                if text != "*" and not any(fnmatchcase(server, text) for server in servers):
+                    said.append(f"{written(loc)}: there is no server {_nearest(text, servers)}")
+            for key, texts in side.tools.items():
+                said += _tool_warnings(key, texts, servers, (*here, "tools", key))
         for key in agent.allow.tools:
             if not _overlaps(key, agent.allow.servers):
                 loc = ("agents", name, "allow", "tools", key)
@@ -74,6 +88,26 @@ def rule_warnings(rules: OutsideRules, servers: Iterable[str]) -> tuple[str, ...
         if agent == OutsideAgent():
             said.append(f"{written(('agents', name))}: allows nothing")
     return tuple(said)
+
+
+def _tool_warnings(
+    key: str, texts: Sequence[str], servers: PinnedNames, here: Loc
+) -> Iterator[str]:
+    """Texts that fit no tool of the servers that a key means; nothing if the tools of one of them
+    are not known.
+    """
+    meant = [tools for server, tools in servers.items() if fnmatchcase(server, key)]
+    if not meant or None in meant:
+        return
+    known = [tool for tools in meant for tool in tools or ()]
+    for at, text in enumerate(texts):
+        if text != "*" and not any(fnmatchcase(tool, text) for tool in known):
+            yield f"{written((*here, at))}: there is no tool {_nearest(text, known)}"
+
+
+def _nearest(text: str, known: Iterable[str]) -> str:
+    guess = did_you_mean("".join(char for char in text if char not in PATTERN_SIGNS), known)
+    return f"'{shortened(text)}'" + (f"; did you mean '{shortened(guess)}'?" if guess else "")
 
 
 def _overlaps(key: str, servers: Iterable[str]) -> bool:

@@ -18,11 +18,12 @@ from orchestrator.domain.container import AGENT_FILES
 from orchestrator.domain.task import Task
 from orchestrator.errors import AgentInvalid
 from orchestrator.gateway.model.given import ALIASES
-from orchestrator.gateway.model.prices import PRICES, is_listed, undecorated
+from orchestrator.gateway.model.money.price_table import TABLE
+from orchestrator.gateway.model.money.prices import is_listed, undecorated
 from orchestrator.plain_yaml import Loc, shortened
 from orchestrator.plan import Place, plan, shown_variables
-from orchestrator.runners.claude.launch import is_own_variable
 from orchestrator.runners.contract import PARENT
+from orchestrator.runners.known import RUNNERS
 from orchestrator.tool_rules import use_problems
 from orchestrator.workspace.agent_files import FilesRefused, no_secrets, read_agent_files
 
@@ -134,6 +135,7 @@ def _is_beside(folder: Path, text: str) -> bool:
 
 def _variable_remarks(agent: AgentSpec) -> Iterator[Remark]:
     around = surroundings.variables(agent)
+    is_own_variable = RUNNERS[agent.runner].is_own_variable
     message = "is set by the orchestrator itself; remove it"
     for name in agent.env:
         if is_own_variable(name, around):
@@ -196,13 +198,13 @@ def _subagent_remarks(agent: AgentSpec, catalog: Catalog) -> Iterator[Remark]:
 
 def _model_remarks(agent: AgentSpec) -> Iterator[Remark]:
     name = undecorated(agent.model)
-    if is_listed(agent.model) or name in ALIASES:
+    if is_listed(agent.model, "anthropic") or name in ALIASES:
         return
     if name in UNDECIDED_MODELS:
         message = f"'{agent.model}' leaves the model to the CLI, and we let an agent have"
         yield Remark(("model",), f"{message} one; write {KNOWN_MODELS}")
         return
-    guess = did_you_mean(agent.model, (*ALIASES, *PRICES), NEAR_ENOUGH)
+    guess = did_you_mean(agent.model, (*ALIASES, *TABLE["anthropic"]), NEAR_ENOUGH)
     hint = f"did you mean '{guess}'?" if guess else f"write {KNOWN_MODELS}"
     message = (
         f"no price is known for '{shortened(agent.model)}', so runs are billed as the dearest "

@@ -28,7 +28,7 @@ from orchestrator.domain.agent import (
     Workspace,
 )
 from orchestrator.domain.tool_use import ServerUse, Verdict
-from orchestrator.runners.claude.tools import BUILT_IN_TOOLS
+from orchestrator.runners.known import RUNNERS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -89,9 +89,10 @@ def _add_spellings(fields: dict[str, Schema], nouns: dict[str, Schema]) -> None:
         fields[name] = {"description": described, "anyOf": [short, fields[name]]}
     fields["mcp_servers"]["items"] = {"anyOf": [_ref(McpServer), _ref(ServerUse)]}
     fields["output_schema"]["anyOf"].append({"type": "string", "minLength": 1})
+    tools = {tool for runner in RUNNERS.values() for tool in runner.tools.built_in}
     for field in ("allow", "deny"):
         rules = nouns["Permissions"]["properties"][field]
-        rules["items"] = {"anyOf": [{"enum": sorted(BUILT_IN_TOOLS)}, rules["items"]]}
+        rules["items"] = {"anyOf": [{"enum": sorted(tools)}, rules["items"]]}
 
 
 def _fields_of_others() -> dict[str, Schema]:

@@ -8,19 +8,16 @@ from orchestrator.catalog import Remark
 from orchestrator.catalog.problems import NEAR_ENOUGH, did_you_mean
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.plain_yaml import Loc, shortened
-from orchestrator.runners.claude.tools import (
-    BUILT_IN_TOOLS,
-    FORMER_TOOLS,
+from orchestrator.runners.contract import PARENT
+from orchestrator.runners.known import RUNNERS
+from orchestrator.runners.rule_names import (
     MCP,
-    OTHER_NAMES,
-    TOOLS_VERSION,
     has_tool,
     names_server,
     rule_tool,
     server_names,
     server_prefix,
 )
-from orchestrator.runners.contract import PARENT
 
 NETWORK_PROGRAMS = frozenset(
     (
@@ -62,23 +59,23 @@ def _rule_remarks(
     """What is wrong with the tool of a rule. One that only opens less is told; one that would
     close less than its author thinks stops the agent.
     """
-    tool = rule_tool(rule)
-    if has_tool(tool, servers):
+    tool, tools = rule_tool(rule), RUNNERS[agent.runner].tools
+    if has_tool(tools, tool, servers):
         return
     if tool.startswith(MCP):
         yield Remark(loc, _no_server(tool, servers, agent))
-    elif tool in FORMER_TOOLS:
-        message = f"claude {TOOLS_VERSION} has no {tool} for agents; {FORMER_TOOLS[tool]}"
+    elif tool in tools.former:
+        message = f"{tools.version} has no {tool} for agents; {tools.former[tool]}"
         yield Remark(loc, message, stops=False)
     elif tool.lower().startswith("mcp"):
         message = f"'{shortened(tool)}' is no tool; those of MCP servers are mcp__SERVER__TOOL"
         yield Remark(loc, message)
     else:
-        guess = did_you_mean(tool, (*BUILT_IN_TOOLS, *OTHER_NAMES), NEAR_ENOUGH)
+        guess = did_you_mean(tool, (*tools.built_in, *tools.other_names), NEAR_ENOUGH)
         hint = (
-            f"did you mean '{guess}'?" if guess else f"it has {', '.join(sorted(BUILT_IN_TOOLS))}"
+            f"did you mean '{guess}'?" if guess else f"it has {', '.join(sorted(tools.built_in))}"
         )
-        message = f"claude {TOOLS_VERSION} has no tool '{shortened(tool)}'; {hint}"
+        message = f"{tools.version} has no tool '{shortened(tool)}'; {hint}"
         yield Remark(loc, message, stops=not opens or guess is not None)
 
 
@@ -117,10 +114,11 @@ def _approval_remarks(agent: AgentSpec, servers: Sequence[str]) -> Iterator[Rema
 
 
 def _is_allowed(tool: str, agent: AgentSpec, servers: Sequence[str]) -> bool:
+    other_names = RUNNERS[agent.runner].tools.other_names
     allowed = {rule_tool(rule) for rule in agent.permissions.allow}
-    if tool in allowed or OTHER_NAMES.get(tool) in allowed:
+    if tool in allowed or other_names.get(tool) in allowed:
         return True
-    if any(OTHER_NAMES.get(each) == tool for each in allowed):
+    if any(other_names.get(each) == tool for each in allowed):
         return True
     for server in servers:
         if names_server(tool, server):

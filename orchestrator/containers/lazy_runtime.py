@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.containers.runtime import Container, Reaped
 from orchestrator.domain.container import ContainerSpec
@@ -50,31 +50,33 @@ class LazyRuntime:
         self._images: dict[str, tuple[str, float]] = {}
         """Image -> what was found out about it, and when."""
         self._looking: dict[str, asyncio.Task[str]] = {}
-        self._build = _BuildNews()
+        self._builds: dict[str, _BuildNews] = {}
+        """Runner -> what is done now to make its image."""
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):  # every wait inside is bounded
             await asyncio.gather(*self._looking.values(), return_exceptions=True)
             await self._stack.aclose()
 
-    async def agent_image(self, progress: Progress = lambda _: None) -> str:
-        """The image that agents run in, built if it is missing; `progress` hears of the build."""
+    async def agent_image(self, runner: str, progress: Progress = lambda _: None) -> str:
+        """The image of a runner, built if it is missing; `progress` hears of the build."""
         from orchestrator.containers.images.agent_image import build_agent_image  # noqa: PLC0415 docker takes 200 ms
 
         engine = (await self._get()).engine
         loop = asyncio.get_running_loop()
+        news = self._builds.setdefault(runner, _BuildNews())
 
         def tell(step: str) -> None:
-            loop.call_soon_threadsafe(self._build.note, step)
+            loop.call_soon_threadsafe(news.note, step)
 
         def build() -> str:
             try:
-                return build_agent_image(engine, self._settings, tell)
+                return build_agent_image(engine, self._settings, runner, tell)
             finally:
                 tell("")
 
-        with self._build.heard_by(progress):
-            return await self._known("", build)
+        with news.heard_by(progress):
+            return await self._known(f"runner {runner}", build)  # no image has such a name
 
     async def image_id(self, image: str) -> str:
         """What an image's name stands for; "" if nothing has that name."""
@@ -139,7 +141,7 @@ class LazyRuntime:
 
 
 class _BuildNews:
-    """What is done now to make the agent image: told to all who wait for it, and again if it takes
+    """What is done now to make an image: told to all who wait for it, and again if it takes
     long. Lives in the event loop.
     """
 

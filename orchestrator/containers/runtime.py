@@ -10,7 +10,7 @@ from typing import Protocol
 import anyio
 
 from orchestrator.containers.failure import classify
-from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import ContainerSpec, Ending, Failure, Launch
@@ -104,9 +104,9 @@ class Reaped(Frozen):
 class EngineLookup(Protocol):
     """What a plan needs to know of the engine that its container is made on."""
 
-    async def agent_image(self, progress: Progress = ...) -> str:
-        """The image that agents run in, unless agent.md names another; `progress` is told, line by
-        line, how it is made if it has to be.
+    async def agent_image(self, runner: str, progress: Progress = ...) -> str:
+        """The image that a runner's agents run in, unless agent.md names another; `progress` is
+        told, line by line, how it is made if it has to be.
         """
         ...
 

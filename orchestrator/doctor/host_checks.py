@@ -14,8 +14,9 @@ from orchestrator.containers.docker.engine import connect
 from orchestrator.containers.owner import make_state_dir
 from orchestrator.doctor.examination import Check
 from orchestrator.errors import OrchestratorError
-from orchestrator.gateway.model.credential import KEYS, WITHOUT_A_MODEL, credential_of
+from orchestrator.gateway.model.credential import WITHOUT_A_MODEL, credential_of
 from orchestrator.gateway.model.free_request import FreeAnswer, ask_for_free
+from orchestrator.gateway.model.providers import PROVIDERS
 from orchestrator.settings import ANTHROPIC_BASE_URL, Settings
 from orchestrator.store.database import Database
 
@@ -26,6 +27,8 @@ LITTLE_ROOM = 5 * GIB
 
 NO_ROOM = GIB // 4
 """Below this, runs cannot be recorded for long."""
+
+KEYS = PROVIDERS["anthropic"].key_variables
 
 
 async def examine_host(settings: Settings) -> AsyncIterator[Check]:

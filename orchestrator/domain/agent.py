@@ -17,6 +17,8 @@ from orchestrator.domain.names import Name
 from orchestrator.domain.tool_use import ServerUse, Verdict
 from orchestrator.domain.variables import Template
 
+DEFAULT_RUNNER: Literal["claude"] = "claude"
+
 RULE = r"[A-Za-z][A-Za-z0-9_*-]*(\([^()]+\))?"
 
 
@@ -397,7 +399,7 @@ class AgentSpec(Frozen):
     """An alias such as "sonnet", or a model's full name."""
     image: Annotated[str, StringConstraints(min_length=1)] | None = None
     """An image built on ours; None is ours."""
-    runner: Literal["claude"] = "claude"
+    runner: Literal["claude"] = DEFAULT_RUNNER
     """The agent CLI that does the work."""
     workspace: Workspace = Field(default_factory=_writes)
     """How a directory that the caller names is shown to the agent, at /workspace."""

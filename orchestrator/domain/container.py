@@ -200,6 +200,8 @@ class Launch(Frozen):
     env: dict[str, str] = {}
     cwd: str = "/"
     files: tuple[File, ...] = ()
+    opening: dict[str, object] = {}
+    """What an agent CLI is told on its stdin, before anything else is said to it."""
     errand: bool = False
     """A program of the orchestrator's, whose answer is believed: the agent beside it can neither
     trace it nor reach its pipes. It needs a program that does not give up an effective uid that

@@ -85,6 +85,11 @@ def normal_host(host: str) -> str | Address | None:
     return name
 
 
+def written_host(host: str) -> str:
+    """A host as a rule or a URL has it before a port: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def ip_address(text: str) -> Address | None:
     """An address in its usual form; None for anything else."""
     if "%" in text or not text.isascii():

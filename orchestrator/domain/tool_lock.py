@@ -96,6 +96,12 @@ class ToolLock(Frozen):
     def digest(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
+    @property
+    def words_digest(self) -> str:
+        """Of all that models are shown, and of nothing else: an image may be built anew."""
+        words = self.model_dump_json(exclude={"version", "server", "protocol", "image"})
+        return hashlib.sha256(words.encode()).hexdigest()
+
 
 class Brokered(Frozen):
     """A server as one agent uses it, and what it was pinned with."""

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import OWN_HEADERS, Env, Network, Secret
 from orchestrator.domain.container import MIB, SHM_BYTES, leaves_room
-from orchestrator.domain.hosts import normal_host
+from orchestrator.domain.hosts import host_rule, normal_host, written_host
 from orchestrator.domain.names import Name
 from orchestrator.domain.tool_use import ServerName
 from orchestrator.domain.variables import Template
@@ -182,11 +182,15 @@ class ToolServer(Frozen):
         given = [field for field in inside if field in self.model_fields_set]
         if given:
             raise ValueError(f"{given[0]} is for a server in a container; remove it, or the url")
-        if self.url.startswith("http://") and not self.network.allow_private:
+        host, port = self.address
+        own = f'under network.allow_private: "{written_host(host)}:{port}"'
+        if not self._is_private and urlsplit(self.url).scheme == "http":
             raise ValueError(
-                "url is plain HTTP, which others can read; use https, or name the host under "
-                "network.allow_private if it is on this network"
+                "url is plain HTTP, which others can read; use https, or, if its host is on this "
+                f"network, name that {own}"
             )
+        if not self._is_private and not isinstance(normal_host(host), str):
+            raise ValueError(f"url has an address; write a name, or name the address {own}")
         return self
 
     @model_validator(mode="after")
@@ -204,6 +208,16 @@ class ToolServer(Frozen):
         """Host and port of its URL."""
         parts = urlsplit(self.url or "")
         return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
+
+    @property
+    def _is_private(self) -> bool:
+        """Its author says that its own host is on the inside."""
+        host, port = self.address
+        wanted = normal_host(host)
+        rules = [rule for rule in map(host_rule, self.network.allow_private) if rule.closes(port)]
+        if isinstance(wanted, str):
+            return any(rule.matches(wanted) for rule in rules if rule.network is None)
+        return wanted is not None and any(rule.holds(wanted) for rule in rules)
 
     @property
     def wanted_secrets(self) -> tuple[Secret, ...]:

@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from orchestrator.containers.runtime import Container
+from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import MIB, Launch
 from orchestrator.domain.events import EventKind
 from orchestrator.engine.record import Record
@@ -21,6 +22,7 @@ from orchestrator.engine.unfinished import UnfinishedText
 from orchestrator.errors import WireLost
 from orchestrator.runners.contract import Runner
 from orchestrator.runners.signs import (
+    CannotBegin,
     Listening,
     PermissionAsked,
     PermissionWithdrawn,
@@ -80,11 +82,7 @@ MAX_ASKED = 64
 
 NOBODY_ALLOWS = "no rule allows this call, and it cannot be approved; do without it"
 
-ONE_BY_ONE = (
-    "this has several parts, and not all of them may run; make each a call of its own, to see which"
-)
-
-TOO_LARGE = "the input of this call is too large to be shown for approval"
+TOO_LARGE = "the input of this call is too large to be looked at; ask for less at once"
 
 TOO_MANY_ASKED = "too many calls wait for approval already; do without this one"
 
@@ -99,13 +97,8 @@ class Approver(Protocol):
     """Decides tool calls that agent.md says to ask about, for one run."""
 
     @property
-    def allow_rules(self) -> tuple[str, ...]:
-        """agent.md's rules for what may run without asking."""
-        ...
-
-    @property
-    def ask_rules(self) -> tuple[str, ...]:
-        """agent.md's rules for what has to be asked about."""
+    def agent(self) -> AgentSpec:
+        """Whose rules say what may run, and what has to be asked about."""
         ...
 
     def ask(self, asked: PermissionAsked) -> None:
@@ -132,7 +125,7 @@ async def open_cli(
     to nothing, if it has that ability; WireLost if it does not get that far.
     """
     async with container.spawn(launch) as process:
-        conversation = Conversation(process, runner)
+        conversation = Conversation(process, runner, launch)
         pump = asyncio.create_task(conversation.pump())
         try:
             if ready:
@@ -161,14 +154,18 @@ class Conversation:
     What the CLI says is noted in the record of the run that it is bound to; before that, nowhere.
     """
 
-    def __init__(self, process: Process, runner: Runner) -> None:
+    def __init__(self, process: Process, runner: Runner, launch: Launch) -> None:
         self.process = process
         self._runner = runner
-        self._dialogue = runner.dialogue()
+        self._dialogue = runner.dialogue(launch)
         self._output_left = OUTPUT_BYTES
         self._record: Record | None = None
         self._approver: Approver | None = None
         self._listening = asyncio.Event()
+        self._refused = ""
+        """Why the CLI takes no messages."""
+        self.own_id = ""
+        """Of what is said, if the CLI gave it: by that it can be told to take it up again."""
         self._turns: asyncio.Queue[TurnEnded | None] = asyncio.Queue()
         self._open_turns = 0
         self._unread: set[str] = set()
@@ -229,7 +226,7 @@ class Conversation:
         """The first thing to say; returns when the CLI can take messages. CliEnded if it cannot."""
         await self._write(self._dialogue.begin())
         await self._listening.wait()
-        if self._ended:
+        if self._ended or self._refused:
             raise CliEnded
 
     async def rehearse(self) -> None:
@@ -284,7 +281,7 @@ class Conversation:
         if allow:
             line = self._dialogue.allow(asked, asked.input if input is None else input)
         else:
-            line = self._dialogue.deny(asked, message or NOBODY_ALLOWS)
+            line = self._refusal(asked, message or NOBODY_ALLOWS)
         await self._write(line)
         return True
 
@@ -375,6 +372,7 @@ class Conversation:
     def last_words(self) -> str:
         """The end of what the CLI said on stderr, without secrets."""
         said = self._stderr.decode(errors="replace").strip()
+        said = f"{said}\n{self._refused}".strip()
         # First this, then the cut: half a secret is not recognised.
         clean = said if self._record is None else self._record.clean(said)
         return clean[-LAST_WORDS:]
@@ -389,6 +387,10 @@ class Conversation:
                     self._taken += 1
                     self.announces = True
             elif isinstance(sign, Listening):
+                self.own_id = sign.conversation
+                self._listening.set()
+            elif isinstance(sign, CannotBegin):
+                self._refused = sign.why or "it takes no messages"
                 self._listening.set()
             elif isinstance(sign, PermissionAsked):
                 self._on_asked(sign)
@@ -422,33 +424,40 @@ class Conversation:
         self._open_turns = max(0, self._open_turns - max(1, self._taken))
         self._taken = 0
         self._give_up_asked()
-        self._on_denied(sign)
+        for denial in sign.denials:
+            self._on_denied(denial.tool)
         if self._turns.qsize() < MAX_UNREAD_TURNS:
             more = self.announces and bool(self._unread)
             self._turns.put_nowait(sign.model_copy(update={"more": more}))
 
-    def _on_denied(self, sign: TurnEnded) -> None:
-        for denial in sign.denials:
-            if len(self.denied) >= MAX_DENIED:
-                return
-            self.denied[denial.tool] = None
+    def _on_denied(self, tool: str) -> None:
+        if len(self.denied) < MAX_DENIED:
+            self.denied[tool] = None
 
     def _on_asked(self, sign: PermissionAsked) -> None:
         if sign.request_id in self._asked:
             return  # the approver knows
         approver = self._approver
         if approver is None:
-            self._reply(self._dialogue.deny(sign, NOBODY_ALLOWS))
-        elif not self._runner.is_asked_about(sign, approver.allow_rules, approver.ask_rules):
-            why = ONE_BY_ONE if sign.why == "parts" else NOBODY_ALLOWS
-            self._reply(self._dialogue.deny(sign, why))
+            self._reply(self._refusal(sign, NOBODY_ALLOWS))
+            return
+        decision = self._runner.decide(approver.agent, sign)
+        if decision.verdict == "deny":
+            self._reply(self._refusal(sign, decision.why or NOBODY_ALLOWS))
         elif not sign.is_whole:
-            self._reply(self._dialogue.deny(sign, TOO_LARGE))
+            self._reply(self._refusal(sign, TOO_LARGE))
+        elif decision.verdict == "allow":
+            self._reply(self._dialogue.allow(sign, sign.input))
         elif len(self._asked) >= MAX_ASKED:
-            self._reply(self._dialogue.deny(sign, TOO_MANY_ASKED))
+            self._reply(self._refusal(sign, TOO_MANY_ASKED))
         else:
             self._asked[sign.request_id] = sign
             approver.ask(sign)
+
+    def _refusal(self, asked: PermissionAsked, why: str) -> bytes:
+        if not self._runner.abilities.decides_by_itself:  # else its verdict tells
+            self._on_denied(asked.tool)
+        return self._dialogue.deny(asked, why)
 
     def _withdraw(self, request_id: str) -> None:
         asked = self._asked.pop(request_id, None)

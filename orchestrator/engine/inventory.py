@@ -13,7 +13,7 @@ import anyio.to_thread
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.images.agent_image import BuiltImage, list_images, remove_images
-from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.domain import Frozen
 from orchestrator.errors import OperatorError
@@ -27,7 +27,7 @@ STATE_NAMES = (
 )
 """What is ours in a state directory. The operator may have named a directory that holds more."""
 
-CACHE_NAMES = ("claude", "images.lock")
+CACHE_NAMES = ("claude", "packages", "images.lock")
 """And in a cache directory."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.outside import OutsideRules
+from orchestrator.domain.tool_lock import ToolLock
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.errors import NotTrusted, OperatorError
 from orchestrator.store.trust_book import TrustBook, which_project
@@ -16,17 +17,22 @@ from orchestrator.trust import (
     NOTHING,
     USUAL_FOLDER,
     Extent,
+    definitions_of,
     extent_of,
     grown,
     is_below,
     outside_extent,
     server_extent,
     trust_command,
+    without_read,
     without_writing,
 )
 
 if TYPE_CHECKING:
-    from orchestrator.catalog import Catalog  # which loads the reader of YAML, for `runs` too
+    from orchestrator.catalog import (  # which loads the reader of YAML, for `runs` too
+        Catalog,
+        KnownServer,
+    )
 
 AGENTS_OUTSIDE = "agents outside"
 """Their name among those of agents, which have no blank in theirs."""
@@ -129,23 +135,36 @@ class ProjectTrust:
         known = {grant for extent in self._trusted().values() for grant in extent.grants}
         return tuple(str(grant) for grant in server_extent(server) if grant not in known)
 
-    def check_outside(self, server: ToolServer, rules: OutsideRules) -> None:
+    def note_read(self, server: ToolServer, lock: ToolLock) -> None:
+        """A person has read, here and now, what models are told of a server's tools."""
+        grant = definitions_of(server, lock)
+        kept = self._read()
+        if kept.get(server.name) != grant.what:
+            self._keep(self._trusted(), {**kept, server.name: grant.what})
+
+    def has_read(self, server: ToolServer, lock: ToolLock) -> bool:
+        """Whether that need not be asked of a person again."""
+        return self.is_set or self._read().get(server.name) == definitions_of(server, lock).what
+
+    def check_outside(self, known: KnownServer, rules: OutsideRules) -> None:
         """NotTrusted if agents outside would reach through a server, by these rules, what nobody
-        has trusted them with.
+        has trusted them with, or would be told of tools what nobody has read.
         """
         if self.is_set:
             return
-        trusted = self._trusted()
-        known = [grant for extent in trusted.values() for grant in extent.grants]
+        server, trusted = known.server, self._trusted()
+        granted = [grant for extent in trusted.values() for grant in extent.grants]
         before = trusted.get(AGENTS_OUTSIDE, NOTHING)
-        before = before.model_copy(update={"grants": (*before.grants, *known)})
-        now = outside_extent(rules, {server.name: server}, own=self._rules_are_own)
+        before = before.model_copy(update={"grants": (*before.grants, *granted)})
+        locks = {} if known.lock is None else {server.name: known.lock}
+        now = outside_extent(rules, {server.name: server}, locks, own=self._rules_are_own)
+        now = without_read(now, self._read())
         through = f"server {server.name}"
         denied = tuple(grant for grant in before.denied if grant.through == through)
         wants = grown(before.model_copy(update={"denied": denied}), now)
         if wants:
             raise NotTrusted(
-                f"the server {server.name!r} is not started for agents outside: "
+                f"the server {server.name!r} is not for agents outside yet: "
                 f"{self._shown} is not trusted with what they could do with it "
                 f"({'; '.join(wants[:WANTS_SHOWN])}); a person looks at it and agrees with: "
                 f"{trust_command(self.agents_dir)}"
@@ -156,8 +175,8 @@ class ProjectTrust:
         found = {name: extent_in(agent, catalog) for name, agent in catalog.agents.items()}
         if self._rules is None:
             return found
-        servers = {name: known.server for name, known in catalog.servers.items()}
-        outside = outside_extent(self._rules, servers, own=self._rules_are_own)
+        servers, locks = _servers_in(catalog)
+        outside = outside_extent(self._rules, servers, locks, own=self._rules_are_own)
         return {**found, AGENTS_OUTSIDE: outside} if outside.grants else found
 
     @cached_property
@@ -169,9 +188,9 @@ class ProjectTrust:
         """What is to be trusted, by agent; those that want nothing new are not in it."""
         if self.is_set:
             return {}
-        trusted = self._trusted()
+        trusted, read = self._trusted(), self._read()
         found = {
-            name: grown(trusted.get(name, NOTHING), extent)
+            name: grown(trusted.get(name, NOTHING), without_read(extent, read))
             for name, extent in self.extents(catalog).items()
         }
         return {name: more for name, more in found.items() if more}
@@ -184,24 +203,36 @@ class ProjectTrust:
         """Trust one agent more with what it could reach; of the others nothing changes."""
         self._keep({**self._trusted(), agent.name: extent_in(agent, catalog)})
 
-    def _keep(self, extents: Mapping[str, Extent]) -> None:
+    def _keep(self, extents: Mapping[str, Extent], read: Mapping[str, str] | None = None) -> None:
         wanting = {name: extent for name, extent in extents.items() if extent.grants}
-        self.book.keep(which_project(self.agents_dir).trusted_with(wanting))
+        kept = self._read() if read is None else read
+        self.book.keep(which_project(self.agents_dir).trusted_with(wanting, kept))
 
     def _new(self, agent: AgentSpec, now: Extent) -> tuple[str, ...]:
         if not now.grants or self.is_set:
             return ()
-        return grown(self._trusted().get(agent.name, NOTHING), now)
+        known = self._trusted().get(agent.name, NOTHING)
+        return grown(known, without_read(now, self._read()))
 
     def _trusted(self) -> Mapping[str, Extent]:
         found = self.book.of(self.agents_dir)
         return {} if found is None else found.agents
 
+    def _read(self) -> Mapping[str, str]:
+        """By server: which definitions were read when it was pinned here."""
+        found = self.book.of(self.agents_dir)
+        return {} if found is None else found.read
+
 
 def extent_in(agent: AgentSpec, catalog: Catalog) -> Extent:
     """What an agent could reach with the agents and the servers beside it."""
-    servers = {name: known.server for name, known in catalog.servers.items()}
-    return extent_of(agent, catalog.agents, servers)
+    return extent_of(agent, catalog.agents, *_servers_in(catalog))
+
+
+def _servers_in(catalog: Catalog) -> tuple[dict[str, ToolServer], dict[str, ToolLock]]:
+    known = catalog.servers
+    locks = {name: each.lock for name, each in known.items() if each.lock is not None}
+    return {name: each.server for name, each in known.items()}, locks
 
 
 def _real(path: Path) -> Path | None:

@@ -9,7 +9,6 @@ from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
-    nullcontext,
     suppress,
 )
 from functools import partial
@@ -155,7 +154,7 @@ async def _work(
             save = partial(copies.checkpoint, plan, stage.container, snapshot, record)
             tasks.start_soon(keep_checkpoints, save, stage.container, record)
         approvals = _Approvals(live, conversation, tasks)
-        with conversation.approved_by(approvals) if approvals.ask_rules else nullcontext():
+        with conversation.approved_by(approvals):
             await converse(live, stage)
         tasks.cancel_scope.cancel()
 
@@ -164,13 +163,11 @@ class _Approvals:
     """Approver (conversation.py) that puts tool calls to the caller, through the run's desk."""
 
     def __init__(self, live: LiveRun, conversation: Conversation, tasks: TaskGroup) -> None:
-        self._agent = live.plan.agent
+        self.agent = live.plan.agent
         self._desk = live.desk
         self._record = live.record
         self._conversation = conversation
         self._tasks = tasks
-        self.allow_rules = self._agent.permissions.allow
-        self.ask_rules = self._agent.ask_rules
 
     def ask(self, asked: PermissionAsked) -> None:
         self._tasks.start_soon(self._decide, asked)
@@ -186,7 +183,7 @@ class _Approvals:
             allowed, edited, why = False, None, NOT_ASKED
         else:
             allowed, edited, why = decided.approved, decided.new_input, decided.message
-        if edited is not None and _is_denied_in_part(self._agent, asked.tool):
+        if edited is not None and _is_denied_in_part(self.agent, asked.tool):
             # The CLI checks no rule for an edited input; we cannot check them as it does.
             allowed, why = False, EDIT_REFUSED
             self._record.note("warning", why, call_id=asked.call_id)

@@ -17,9 +17,9 @@ import anyio.to_thread
 from pydantic import SecretStr
 
 from orchestrator.catalog import Catalog
-from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.runtime import Container, EngineLookup, Runtime
-from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.agent import DEFAULT_RUNNER, AgentSpec
 from orchestrator.domain.container import Bind, File, Launch, User
 from orchestrator.domain.task import Task
 from orchestrator.engine.conversation import open_cli
@@ -136,7 +136,7 @@ class Planner:
         found = await anyio.to_thread.run_sync(look, limiter=self._looks)
         values = await self._secret_store.resolve(agent) if really else _stand_ins(agent)
         place = Place(
-            image=agent.image or await self._engine.agent_image(progress),
+            image=agent.image or await self._engine.agent_image(agent.runner, progress),
             workspace_owner=found.owner,
             workspace=found.mounted.workspace,
             git_mounts=found.mounted.git,
@@ -169,7 +169,7 @@ class Planner:
 
     async def have_image(self) -> None:
         """Have the image that most agents run in, before the first call wants it."""
-        await self._engine.agent_image()
+        await self._engine.agent_image(DEFAULT_RUNNER)
 
     async def as_of_now(self, prepared: Prepared) -> Prepared:
         """The same, looked up again if it has waited: a run in a session before it may have changed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import anyio
-import anyio.to_process
 import anyio.to_thread
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt
 
@@ -15,6 +14,7 @@ from orchestrator.engine.clock import Clock
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.stage import Stage
+from orchestrator.gateway.elsewhere import run_elsewhere
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.failures import model_failure
 from orchestrator.runners.signs import TurnEnded
@@ -146,10 +146,7 @@ async def _read(text: str, schema: dict[str, object] | None) -> output.Answer:
     if not output.may_be_slow(text, schema):
         return await anyio.to_thread.run_sync(output.read_answer, text, schema)
     try:
-        with anyio.fail_after(ANSWER_CHECK_SECONDS):
-            return await anyio.to_process.run_sync(
-                output.read_answer, text, schema, cancellable=True
-            )
+        return await run_elsewhere(output.read_answer, text, schema, seconds=ANSWER_CHECK_SECONDS)
     except (TimeoutError, anyio.BrokenWorkerProcess):
         seconds = f"{ANSWER_CHECK_SECONDS:.0f} s"
         said = f"the answer could not be compared with its schema in {seconds}; say less"

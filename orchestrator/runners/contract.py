@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Literal, Protocol
 
 from orchestrator.domain import Frozen
-from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.agent import AgentSpec, McpServer
+from orchestrator.domain.container import File, Launch
 from orchestrator.runners.signs import PermissionAsked, Sign
 
 PARENT = "parent"
 """The name of the MCP server through which an agent reaches its caller."""
+
+WireFormat = Literal["anthropic", "responses", "chat", "gemini"]
+"""What a CLI speaks to the model gateway: Anthropic Messages, OpenAI Responses, OpenAI Chat
+Completions, Gemini generateContent."""
+
+RuleVerdict = Literal["allow", "ask", "deny"]
+"""About a call that a CLI asks about: it runs, the caller is asked, it is refused."""
+
+
+class RuleDecision(Frozen):
+    """What agent.md's rules say of one call."""
+
+    verdict: RuleVerdict
+    why: str = ""
+    """For the agent, and for those who look at what it did."""
 
 
 class Abilities(Frozen):
@@ -18,6 +34,58 @@ class Abilities(Frozen):
 
     rehearses: bool = False
     """It can do a turn that comes to nothing, after which its first real one is quick."""
+    decides_by_itself: bool = False
+    """It is told agent.md's rules and asks only about what they say to ask about. Otherwise it asks
+    about every call, and the engine decides."""
+    edits_input: bool = False
+    """A call can be allowed with another input than the one that was asked about."""
+    ends_commands: bool = True
+    """What a turn runs ends with its interrupt. Otherwise the engine ends it."""
+
+
+class ToolNames(Frozen):
+    """The tools of a CLI, in the words of agent.md's rules."""
+
+    version: str
+    """Of the CLI, as messages name it: "claude 2.1.325"."""
+    built_in: frozenset[str]
+    other_names: dict[str, str] = {}
+    """Names that rules may use as well."""
+    former: dict[str, str] = {}
+    """Names that rules have elsewhere -> what to do here."""
+
+
+class LaunchTerms(Frozen):
+    """What a CLI is launched with besides what its agent says."""
+
+    base_url: str
+    """Where the model gateway is, for all wire formats."""
+    token: str
+    """What the gateway knows the container by; the CLI takes it for its API key."""
+    env: dict[str, str] = {}
+    """The agent's variables, filled in. One of the CLI's own is refused, not overwritten."""
+    mcp_servers: tuple[McpServer, ...] = ()
+    """The agent's servers inside, filled in."""
+    cwd: str
+    conversation: str = ""
+    """The id (a UUID) of the conversation to keep; without one it is not written down. A CLI that
+    gives ids by itself tells its own in `Listening`, and gets that one to resume it."""
+    resume: bool = False
+    """Take that conversation up again."""
+    memory: str = ""
+    """Follows the agent's prompt."""
+    surroundings: dict[str, str] = {}
+    """Variables of the orchestrator's own."""
+    files: tuple[File, ...] = ()
+    """Files of the orchestrator's own."""
+    more_folders: tuple[str, ...] = ()
+    """To be read besides `cwd`."""
+    parent_url: str | None = None
+    """Where the agent finds tools to ask its caller (MCP over HTTP, the server PARENT)."""
+    tool_urls: dict[str, str] = {}
+    """Where it finds servers outside of its container, by name (MCP over HTTP)."""
+    defer_tools: bool = False
+    """The model looks up those of their tools that it wants."""
 
 
 class Dialogue(Protocol):
@@ -79,14 +147,32 @@ class Runner(Protocol):
     @property
     def abilities(self) -> Abilities: ...
 
-    def dialogue(self) -> Dialogue:
-        """For one process, from its start."""
+    @property
+    def wire_formats(self) -> tuple[WireFormat, ...]:
+        """What it can speak to the gateway, the best first."""
         ...
 
-    def is_asked_about(
-        self, asked: PermissionAsked, allow_rules: Sequence[str], ask_rules: Sequence[str]
-    ) -> bool:
-        """Whether the author said to ask about this call; if not, it is refused."""
+    @property
+    def tools(self) -> ToolNames: ...
+
+    def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
+        """The CLI, waiting to be spoken to on stdin until that is closed. AgentInvalid if it cannot
+        be launched so. Nothing of the workspace, or of a HOME that was kept, may act on it.
+        """
+        ...
+
+    def is_own_variable(self, name: str, own: Mapping[str, str]) -> bool:
+        """Whether agent.md cannot set a variable: it is the CLI's, or one of these besides."""
+        ...
+
+    def dialogue(self, launch: Launch) -> Dialogue:
+        """For one process of this launch, from its start."""
+        ...
+
+    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
+        """What agent.md says about a call that the CLI asks about. Any process in the container can
+        ask in its place.
+        """
         ...
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:
@@ -97,6 +183,8 @@ class Runner(Protocol):
         """Where inside the beginning of what an MCP server of the agent's said on stderr is."""
         ...
 
-    def history_file(self, conversation: str, cwd: str) -> str:
-        """Where the CLI keeps a conversation that it can take up again."""
+    def history_file(self, conversation: str, cwd: str) -> str | None:
+        """Where the CLI keeps a conversation that it can take up again; None if only the CLI can
+        tell whether it can (`CannotBegin`).
+        """
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.runners.claude.dialogue import Claude
+from orchestrator.runners.codex.runner import Codex
 from orchestrator.runners.contract import Runner
 
-RUNNERS: dict[str, Runner] = {"claude": Claude()}
+RUNNERS: dict[str, Runner] = {runner.name: runner for runner in (Claude(), Codex())}

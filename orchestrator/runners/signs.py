@@ -7,6 +7,15 @@ from typing import Literal
 from orchestrator.domain import Frozen
 from orchestrator.domain.result import Reason
 
+STATUS_REASONS: dict[int, Reason] = {
+    401: "api_auth",
+    403: "api_auth",
+    429: "api_rate_limit",
+    503: "api_overloaded",
+    529: "api_overloaded",
+}
+"""What the model API answered -> why a turn ended; what is not here is an api_error."""
+
 
 class Ready(Frozen):
     """The CLI has said who it is. May come once per turn."""
@@ -54,6 +63,15 @@ class Retrying(Frozen):
 
 class Listening(Frozen):
     """The CLI has started and can take messages."""
+
+    conversation: str = ""
+    """The id by which it can be told to take this conversation up again, if it gave it itself."""
+
+
+class CannotBegin(Frozen):
+    """The CLI will take no messages: it does not know the conversation, or refuses its terms."""
+
+    why: str = ""
 
 
 class TakenUp(Frozen):
@@ -112,6 +130,7 @@ Sign = (
     | ToolReturned
     | Retrying
     | Listening
+    | CannotBegin
     | TakenUp
     | PermissionAsked
     | PermissionWithdrawn

@@ -101,7 +101,9 @@ class WhichProject(Frozen):
     alone: bool
     """Nothing but another project makes agents_dir anew: it is a repository, or in none."""
 
-    def trusted_with(self, agents: Mapping[str, Extent]) -> TrustedProject:
+    def trusted_with(
+        self, agents: Mapping[str, Extent], read: Mapping[str, str] | None = None
+    ) -> TrustedProject:
         return TrustedProject(
             agents_dir=self.agents_dir,
             inode=self.inode,
@@ -109,6 +111,7 @@ class WhichProject(Frozen):
             own=self.own if self.alone else "",
             at=time.time(),
             agents=dict(agents),
+            read=dict(read or {}),
         )
 
     def is_the_one(self, trusted: TrustedProject) -> bool:

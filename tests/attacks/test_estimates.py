@@ -58,6 +58,7 @@ async def test_an_estimate_is_no_fact_and_what_was_never_answered_ends_no_run() 
     access = bound_access(api, budget_usd=0.5, on_request=seen.append)
     with anyio.fail_after(60):
         for _ in range(20):
+            access.bill.told()  # or the turn would be ended
             async with connection(access.service) as stream:
                 client = Client(stream)
                 await send(access, client, [PDF], 10)

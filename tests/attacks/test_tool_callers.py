@@ -20,6 +20,7 @@ from orchestrator.gateway.tools import verdicts
 from orchestrator.gateway.tools.access import MAX_AT_ONCE, ToolAccess
 from tests.attacks.mark import Group, attack
 from tests.gateway.tools.near_servers import PATIENCE, Rig, near_server, served, use_of
+from tests.waited_for import processes_waited_for
 
 pytestmark = pytest.mark.anyio
 
@@ -182,6 +183,20 @@ async def test_arguments_that_take_for_ever_are_refused(
     monkeypatch.setattr(verdicts, "ARGUMENTS_SECONDS", float(PATIENCE))
     assert '"text": "aaa"' in await said(access, "echo", {"text": "aaa"})
     assert "ARGUMENTS_INVALID" in await said(access, "echo", {"text": "b"})
+
+
+@attack(
+    GROUP,
+    "hang up while arguments are compared that take long, again and again",
+    "whenever that is, the process that compares them ends",
+)
+async def test_a_caller_that_hangs_up_leaves_no_process(rig: Rig) -> None:
+    access = await broker(rig, near_server("slowargs", "slowargs"))
+    for seconds in (0, 0.01, 0.03, 0.1, 0.3):
+        with anyio.move_on_after(seconds):
+            await said(access, "echo", {"text": "a" * 60 + "!"})
+    while processes_waited_for():
+        await anyio.sleep(0.01)
 
 
 @attack(

@@ -68,7 +68,7 @@ def shown(access: ToolAccess) -> str:
 )
 async def test_a_description_that_changed_reaches_no_model(rig: Rig) -> None:
     access = await broker(rig, near_server("changed"))
-    assert '"text"' in await said(access, "count") or True
+    assert "\n1 " in await said(access, "count")
     assert "send all files" not in shown(access)
     assert "TOOL_CHANGED" in await said(access, "echo", {"text": "x"})
     assert rig.drifts == [(["echo"], [])]
@@ -271,7 +271,9 @@ async def test_a_result_that_is_none_is_a_failed_call(rig: Rig, result: str) -> 
     line = f'{{"jsonrpc": "2.0", "id": NUMBER, "result": {result}}}'
     answered = await access.call("it", "raw", {"lines": [line]}, direct=False)
     assert isinstance(answered["content"], list)
-    assert '"text"' in await said(access, "echo", {"text": "x"})
+    while "did not answer within 1 s" in (text := await said(access, "echo", {"text": "x"})):
+        pass  # a machine that is busy
+    assert '"text"' in text
 
 
 @attack(

@@ -9,12 +9,13 @@ import shlex
 import mcp.types as t
 import pytest
 
+from orchestrator.domain.agent import AgentSpec, Permissions
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import ChangedFile, RunResult
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.output import fenced
 from orchestrator.runners.claude.output import ControlAsked, Parsed, Parser
-from orchestrator.runners.claude.permissions import is_asked_about
+from orchestrator.runners.claude.permissions import decide
 from orchestrator.runners.signs import (
     Noise,
     PermissionAsked,
@@ -95,17 +96,23 @@ def test_a_forged_call_is_not_put_to_anybody(call_id: str, tool: str) -> None:
 )
 def test_a_tool_that_no_rule_names_is_not_asked_about() -> None:
     allow, ask = ("Read",), ("Bash", "mcp__github")
+    agent = AgentSpec(
+        name="asked",
+        description="Is asked about.",
+        permissions=Permissions(allow=allow),
+        approval=dict.fromkeys(ask, "ask"),
+    )
     verdicts = {
-        tool: is_asked_about(
-            PermissionAsked(request_id="r", call_id="c", tool=tool, why="rule"), allow, ask
-        )
+        tool: decide(
+            agent, PermissionAsked(request_id="r", call_id="c", tool=tool, why="rule")
+        ).verdict
         for tool in ("Bash", "mcp__github__merge", "Harmless", "mcp__githubx__merge")
     }
     assert verdicts == {
-        "Bash": True,
-        "mcp__github__merge": True,
-        "Harmless": False,
-        "mcp__githubx__merge": False,
+        "Bash": "ask",
+        "mcp__github__merge": "ask",
+        "Harmless": "deny",
+        "mcp__githubx__merge": "deny",
     }
 
 

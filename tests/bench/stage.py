@@ -21,6 +21,7 @@ from orchestrator.app import open_runtime
 from orchestrator.containers.docker.engine import Engine
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.images.agent_image import build_agent_image
+from orchestrator.domain.agent import DEFAULT_RUNNER
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.settings import read_settings
 
@@ -80,7 +81,7 @@ async def open_stage(*, quick: bool) -> AsyncIterator[Stage]:
         settings = read_settings().model_copy(update={"state_dir": Path(state)})
         async with open_runtime(settings) as runtime:
             image = await anyio.to_thread.run_sync(
-                build_agent_image, runtime.engine, settings, _say
+                build_agent_image, runtime.engine, settings, DEFAULT_RUNNER, _say
             )
             yield Stage(runtime, ContainerSpec(image=image), command, quick)
 

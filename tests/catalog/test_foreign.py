@@ -114,3 +114,16 @@ def test_the_page_names_every_field_that_takes_a_sentence() -> None:
 def test_the_tools_that_names_are_translated_to_are_the_clis() -> None:
     named = {tool for tools in SAME_TOOL.values() for tool in tools}
     assert named <= set(CLI_TOOLS) <= BUILT_IN_TOOLS
+
+
+def test_of_a_server_no_more_is_proposed_than_what_was_named() -> None:
+    names = "mcp__docs__search, mcp__docs__get, mcp__context7__*, github/get_issue, mcp__all"
+    text = f"---\nname: x\ndescription: d\ntools: {names}\n---\nGo.\n"
+    found = read_foreign(text, Path("x.md"))
+    assert isinstance(found, ForeignAgent)
+    (note,) = (note for note in found.notes if "of MCP servers" in note.message)
+    uses = (
+        '{use: docs, allow: ["search", "get"]}, {use: context7, allow: ["*"]}, '
+        '{use: github, allow: ["get_issue"]}, {use: all, allow: ["*"]}'
+    )
+    assert note.instead.startswith(f"mcp_servers: [{uses}]  # ")

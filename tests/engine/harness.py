@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import anyio
+
 from orchestrator.app import Parts, compose
-from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.mounts import MountPolicy
 from orchestrator.containers.runtime import Runtime
+from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
@@ -24,6 +29,7 @@ from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.model.service import ModelService
+from orchestrator.gateway.model.upstream import Upstream, UpstreamRequest, UpstreamResponse
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.settings import read_settings
 from orchestrator.store.runs import Store
@@ -40,7 +46,7 @@ class _Engine:
         self._image = image
         self.seccomp_profile = runtime.seccomp_profile
 
-    async def agent_image(self, progress: Progress = lambda _: None) -> str:
+    async def agent_image(self, runner: str, progress: Progress = lambda _: None) -> str:
         return self._image
 
     async def image_id(self, image: str) -> str:
@@ -103,7 +109,7 @@ class Harness:
             alive=lambda _: True,
             runtime=self._runtime,
             engine=_Engine(self._runtime, self._image),
-            gateway=Gateway(ModelService(None), self.dialer, lambda _: model.upstream()),
+            gateway=Gateway(ModelService(), self.dialer, lambda _: model.upstream()),
             copies=self.copies,
             secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
             sessions=self.sessions,
@@ -121,6 +127,33 @@ class Harness:
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.events]
+
+
+class HeldModel:
+    """A service's script, which tells when it is asked and answers once it may."""
+
+    def __init__(self, service: Service) -> None:
+        self.asked, self.may_answer = anyio.Event(), anyio.Event()
+        gateway = service._staging._gateway
+        self._script_of = gateway.script_of
+        service._staging._gateway = replace(gateway, script_of=self._held)
+
+    def _held(self, agent: AgentSpec) -> Upstream:
+        script = self._script_of(agent)
+        assert script is not None
+        return _Held(script, self)
+
+
+class _Held:
+    def __init__(self, script: Upstream, model: HeldModel) -> None:
+        self._script, self._model = script, model
+
+    @asynccontextmanager
+    async def send(self, request: UpstreamRequest) -> AsyncIterator[UpstreamResponse]:
+        self._model.asked.set()
+        await self._model.may_answer.wait()
+        async with self._script.send(request) as response:
+            yield response
 
 
 def bash(command: str) -> dict[str, object]:

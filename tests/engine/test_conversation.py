@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from orchestrator.containers.fake import FakeEngine, FakeProcess, FakeProgram, FakeRuntime
+from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import ContainerSpec, Launch
 from orchestrator.engine.conversation import (
     MAX_DENIED,
@@ -47,7 +48,7 @@ async def talking(cli: FakeProgram) -> AsyncIterator[Conversation]:
             runtime.open(ContainerSpec(image="image")) as container,
             container.spawn(Launch(argv=("cli",))) as process,
         ):
-            yield Conversation(process, Claude())
+            yield Conversation(process, Claude(), Launch(argv=("claude",)))
 
 
 async def test_verdicts_and_denials_that_are_made_up_are_not_all_kept() -> None:
@@ -78,7 +79,7 @@ async def test_whoever_waits_is_told_when_the_cli_cannot_be_read_any_more() -> N
     class Gone:
         """An approver whose run has ended."""
 
-        allow_rules = ask_rules = ("Bash",)
+        agent = AgentSpec(name="asking", description="Asks about all.", approval={"Bash": "ask"})
 
         def ask(self, asked: PermissionAsked) -> None:
             raise RuntimeError("the run has ended")

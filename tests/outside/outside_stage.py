@@ -12,13 +12,14 @@ import anyio
 from pydantic import JsonValue
 
 from orchestrator.catalog import AgentsDir
-from orchestrator.catalog.folder import KnownServer
 from orchestrator.catalog.rules_file import RulesFile
-from orchestrator.domain.outside import OutsideRules
 from orchestrator.domain.tool_lock import TOOL_FIELDS, JsonMap, Pinned, ToolLock
-from orchestrator.engine.outside.outside_service import OutsideConnection, OutsideService
+from orchestrator.engine.outside.outside_service import (
+    CheckTrusted,
+    OutsideService,
+    UpstreamCall,
+)
 from orchestrator.errors import GatewayRefused
-from orchestrator.gateway.tools.pool import OnProgress
 from orchestrator.store.runs import Store
 
 DATABASE_TOOLS = ("query", "list_tables", "drop_table", "truncate_table")
@@ -107,22 +108,12 @@ class Answers:
         self.hold: anyio.Event | None = None
         self.reached = anyio.Event()
 
-    async def call(
-        self,
-        known: KnownServer,
-        tool: str,
-        arguments: Mapping[str, JsonValue],
-        *,
-        connection: OutsideConnection,
-        agent: str,
-        rules: OutsideRules,
-        seconds: float | None,
-        on_progress: OnProgress,
-    ) -> JsonMap:
-        self.asked.append((known.server.name, tool, arguments, agent, seconds))
-        self.sessions.append(connection.session)
+    async def call(self, call: UpstreamCall) -> JsonMap:
+        name, arguments = call.known.server.name, call.arguments
+        self.asked.append((name, call.tool, arguments, call.agent, call.seconds))
+        self.sessions.append(call.connection.session)
         self.reached.set()
-        await on_progress(1, 2, "half")
+        await call.on_progress(1, 2, "half")
         if self.hold is not None:
             await self.hold.wait()
         if isinstance(self.answer, GatewayRefused):
@@ -135,17 +126,21 @@ class Answers:
 
 @asynccontextmanager
 async def outside_service(
-    stage: OutsideStage, answers: Answers, default_agent: str = ""
+    stage: OutsideStage,
+    answers: Answers,
+    default_agent: str = "",
+    check_trust: CheckTrusted = lambda *_: None,
 ) -> AsyncIterator[OutsideService]:
     agents = AgentsDir(stage.agents)
     store = Store(stage.state / "runs.sqlite")
     try:
         yield OutsideService(
-            rules=RulesFile(stage.rules, lambda: agents.current().servers, stage.told.append),
+            rules=RulesFile(stage.rules, lambda: agents.current().tool_names, stage.told.append),
             agents=agents,
             upstreams=answers,
             store=store,
             project=str(stage.folder),
+            check_trust=check_trust,
             default_agent=default_agent,
         )
     finally:

@@ -237,6 +237,7 @@ async def test_status_is_there_in_debug_mode_and_tells_of_mistakes(stage: Outsid
         assert rules["last_error"] is None
         assert rules["last_attempt"] == rules["last_success"]
         assert rules["last_warnings"] == [
+            "agents.front-end.allow.tools.ui-components[1]: there is no tool 'validate_*'",
             "agents.back-end.allow.servers[1]: there is no server 'api-server'",
             "agents.back-end.allow.tools.api-server: there is no server 'api-server'",
         ]

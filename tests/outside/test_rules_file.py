@@ -24,7 +24,7 @@ class Told(list[str]):
 def test_a_mistake_keeps_the_old_rules_and_is_told_once(tmp_path: Path) -> None:
     path, told = tmp_path / "rules.json", Told()
     path.write_text(rules("a"))
-    file = RulesFile(path, lambda: ("db",), told.append)
+    file = RulesFile(path, lambda: {"db": None}, told.append)
     assert (list(file.current().agents), told.news()) == (["a"], [])
     for wrong in ('{"agents": {"a": {"allow": {"servers": []}}}}', '{"agents"', ""):
         path.write_text(wrong)
@@ -47,7 +47,7 @@ def test_a_mistake_keeps_the_old_rules_and_is_told_once(tmp_path: Path) -> None:
 def test_two_changes_in_one_tick_of_the_clock_are_both_seen(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     path.write_text(rules("a"))
-    file = RulesFile(path, lambda: ("db",), lambda _: None)
+    file = RulesFile(path, lambda: {"db": None}, lambda _: None)
     for name in "bcdef":
         path.write_text(rules(name))
         assert list(file.current().agents) == [name]
@@ -56,11 +56,11 @@ def test_two_changes_in_one_tick_of_the_clock_are_both_seen(tmp_path: Path) -> N
 def test_a_forced_reload_counts_though_nothing_changed(tmp_path: Path) -> None:
     path, told = tmp_path / "rules.json", Told()
     path.write_text(rules("a"))
-    file = RulesFile(path, lambda: (), told.append)
+    file = RulesFile(path, dict, told.append)
     warning = f"{path}: agents.a.allow.servers[0]: there is no server 'db'"
     assert told.news() == [warning]
     file.reload()
-    assert told.news() == [f"{path}: read again, rules for 1 agents", warning]
+    assert told.news() == [f"{path}: read again, rules for 1 agent", warning]
     assert file.reloads.attempt_count == 2
 
 
@@ -68,16 +68,16 @@ def test_at_the_start_a_mistake_is_an_error_with_all_that_is_wrong(tmp_path: Pat
     path = tmp_path / "rules.json"
     path.write_text('{"agent": {},\n"default": {}}')
     with pytest.raises(OperatorError) as caught:
-        RulesFile(path, lambda: (), lambda _: None)
+        RulesFile(path, dict, lambda _: None)
     assert str(caught.value).splitlines() == [
         "the rules cannot be used:",
         f"{path}:1: agent: is not known here; did you mean 'agents'?",
         f"{path}:2: default: is not known here; did you mean 'defaults'?",
     ]
     with pytest.raises(OperatorError, match="cannot be read: No such file"):
-        RulesFile(tmp_path / "gone.json", lambda: (), lambda _: None)
+        RulesFile(tmp_path / "gone.json", dict, lambda _: None)
     with pytest.raises(OperatorError, match="is not a regular file"):
-        RulesFile(Path("/dev/zero"), lambda: (), lambda _: None)
+        RulesFile(Path("/dev/zero"), dict, lambda _: None)
 
 
 def test_the_rules_are_looked_for_beside_the_agents_and_not_where_one_happens_to_be(

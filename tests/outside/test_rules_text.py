@@ -134,10 +134,37 @@ def test_rules_without_effect_are_pointed_out() -> None:
             }
         }
     )
-    assert rule_warnings(rules, ("db", "web")) == (
-        "agents.a.allow.servers[1]: there is no server 'web_*'",
+    assert rule_warnings(rules, {"db": None, "web": None}) == (
+        "agents.a.allow.servers[1]: there is no server 'web_*'; did you mean 'web'?",
         "agents.a.allow.tools.api: there is no server 'api'",
         "agents.a.deny.servers[1]: there is no server 'old'",
         "agents.a.allow.tools.api: has no effect, since allow.servers does not name it",
         "agents.b: allows nothing",
+    )
+
+
+def test_a_denial_of_what_is_not_there_is_pointed_out_with_the_nearest_name() -> None:
+    denies = {
+        "servers": ["databse", "*"],
+        "tools": {
+            "database": ["drop_tabel", "truncat*", "drop_*", "query", "*"],
+            "d*": ["query", "nothing_like_it"],
+            "web": ["anything"],
+            "*": ["qeury"],
+        },
+    }
+    rules = rules_of({"agents": {"a": {"allow": {"servers": ["*"]}, "deny": denies}}})
+    known = {"database": ("query", "drop_table"), "docs": ("search",)}
+    guessed = "there is no tool 'drop_tabel'; did you mean 'drop_table'?"
+    assert rule_warnings(rules, known) == (
+        "agents.a.deny.servers[0]: there is no server 'databse'; did you mean 'database'?",
+        "agents.a.deny.tools.web: there is no server 'web'",
+        f"agents.a.deny.tools.database[0]: {guessed}",
+        "agents.a.deny.tools.database[1]: there is no tool 'truncat*'",
+        "agents.a.deny.tools.d*[1]: there is no tool 'nothing_like_it'",
+        "agents.a.deny.tools.*[0]: there is no tool 'qeury'; did you mean 'query'?",
+    )
+    unpinned = rule_warnings(rules, {**known, "web": None})  # what tools it has is not known
+    assert unpinned == tuple(
+        each for each in rule_warnings(rules, known) if "web" not in each and "tools.*" not in each
     )

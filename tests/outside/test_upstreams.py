@@ -12,12 +12,11 @@ import pytest
 
 from orchestrator.catalog import load_catalog
 from orchestrator.catalog.folder import KnownServer
-from orchestrator.domain.outside import OutsideRules
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.engine.outside import upstreams
-from orchestrator.engine.outside.outside_service import OutsideConnection
+from orchestrator.engine.outside.outside_service import OutsideConnection, UpstreamCall
 from orchestrator.engine.outside.upstreams import BrokeredUpstreams
-from orchestrator.errors import GatewayRefused, NotTrusted, ServerFailed
+from orchestrator.errors import GatewayRefused, ServerFailed
 from orchestrator.gateway.tools.pool import CallFailed, Drift, Loss, ServerPool
 from orchestrator.outside_access import OutsideCaller
 from tests.outside.outside_stage import OutsideStage, tool
@@ -55,7 +54,7 @@ class Stand:
 
     def __init__(self, folder: Path) -> None:
         stage = OutsideStage(folder)
-        for name in ("plain", "other", "drifts", "broken", "untrusted"):
+        for name in ("plain", "other", "drifts", "broken"):
             stage.add_server(name, tool("get"))
         stage.add_server("shared", tool("get"), share="project")
         stage.add_server("hasty", tool("get"), timeout="0.05s")
@@ -64,7 +63,7 @@ class Stand:
         self.ended: list[str] = []
         self.heard: list[str | None] = []
         self.pool = ServerPool(self._open)  # type: ignore[arg-type]  # stand-ins for its servers
-        self.upstreams = BrokeredUpstreams(self.pool, self._check, "/p")
+        self.upstreams = BrokeredUpstreams(self.pool, "/p")
 
     @asynccontextmanager
     async def _open(self, wanted: Any, _: object) -> AsyncIterator[Instance]:
@@ -73,10 +72,6 @@ class Stand:
         self.started.append(wanted.scope.key)
         yield Instance(wanted.server)
         self.ended.append(wanted.scope.key)
-
-    def _check(self, server: ToolServer, _: OutsideRules) -> None:
-        if server.name == "untrusted":
-            raise NotTrusted("nobody has trusted it")
 
     async def call(
         self, server: str, session: str = "a", agent: str = "dev", **arguments: Any
@@ -87,14 +82,7 @@ class Stand:
         connection = OutsideConnection(caller=OutsideCaller(), session=session, lasting=True)
         try:
             answer: Any = await self.upstreams.call(
-                known,
-                "get",
-                arguments,
-                connection=connection,
-                agent=agent,
-                rules=OutsideRules(),
-                seconds=seconds,
-                on_progress=self._hear,
+                UpstreamCall(known, "get", arguments, connection, agent, seconds, self._hear)
             )
         except GatewayRefused as exc:
             return exc.code
@@ -131,7 +119,6 @@ async def test_an_instance_is_one_agents_of_one_session_unless_it_is_shared(stan
 
 async def test_whatever_goes_wrong_has_a_code_of_the_protocol(stand: Stand) -> None:
     assert await stand.call("broken") == "SERVER_UNAVAILABLE"
-    assert await stand.call("untrusted") == "SERVER_UNAVAILABLE"
     assert await stand.call("drifts") == "TOOL_CHANGED"
     assert await stand.call("plain", wait=1, seconds=0.05) == "TIMEOUT"
     assert await stand.call("hasty", wait=1) == "TIMEOUT"

@@ -98,6 +98,6 @@ def steady(transcript: str) -> list[str]:
     lines = [line.rstrip() for line in transcript.splitlines()]
     lines = [line for line in lines if not re.match(r" +[\d.]+ s  model ", line)]
     text = "\n".join(lines).strip("\n")
-    for changing in (r"^ +[\d.]+ s  ", r"(?<=; )[\d.]+ s", r"(?<=agent:)\w+", r"(?<=orch-)\w+"):
+    for changing in (r"^ +[\d.]+ s  ", r"(?<=; )[\d.]+ s", r"(?<=claude:)\w+", r"(?<=orch-)\w+"):
         text = re.sub(changing, "…", text, flags=re.MULTILINE)
     return text.splitlines()

@@ -27,6 +27,7 @@ from orchestrator.app import open_runtime
 from orchestrator.containers.docker.engine import connect
 from orchestrator.containers.images.agent_image import build_agent_image
 from orchestrator.domain import Frozen
+from orchestrator.domain.agent import DEFAULT_RUNNER
 from orchestrator.settings import read_settings
 
 TRIAL, KIND = "soak.trial", "soak.kind"
@@ -93,7 +94,7 @@ def open_engine() -> Iterator[Engine]:
     settings = read_settings()
     engine = connect(settings)
     try:
-        yield Engine(engine.api, build_agent_image(engine, settings, print))
+        yield Engine(engine.api, build_agent_image(engine, settings, DEFAULT_RUNNER, print))
     finally:
         engine.close()
 

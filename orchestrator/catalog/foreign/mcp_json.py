@@ -1,21 +1,27 @@
 """`.mcp.json`, or the `mcpServers` of a client's settings -> server.yaml for each entry. Pure.
 
 What looks like a secret there is not written down a second time: server.yaml names it, and the
-operator keeps it.
+operator keeps it. An entry whose secret has no place in server.yaml is refused.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
+from orchestrator.catalog.foreign.secret_values import (
+    SECRET_WORDS,
+    SecretWord,
+    looks_secret,
+    secret_parts,
+    secret_words,
+)
 from orchestrator.domain.tool_use import check_server_name
 from orchestrator.errors import CallInvalid
-
-SECRET_WORDS = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-"""In the name of a variable or a header that holds one."""
 
 FETCHERS = {"npx": "node", "bunx": "bun", "uvx": "uv", "pipx": "pipx", "docker": "docker"}
 """Programs that fetch a server when it starts, for which a container has no network."""
@@ -26,7 +32,12 @@ class ImportedServer(NamedTuple):
 
     name: str
     text: str
+    """"" if it is refused; the notes say why."""
     notes: tuple[str, ...]
+
+
+class _Refused(Exception):
+    """An entry that cannot be a server.yaml, and what to do."""
 
 
 def import_servers(text: str) -> tuple[ImportedServer, ...]:
@@ -50,25 +61,17 @@ def _imported(given: str, entry: object) -> ImportedServer:
     if name != given:
         notes.append(f"called {name} here, since {given!r} cannot be part of a tool's name")
     fields: dict[str, object] = {}
-    if isinstance(entry.get("url"), str):
-        fields["url"] = entry["url"]
-        headers = entry.get("headers")
-        notes += _header_fields(name, headers if isinstance(headers, dict) else {}, fields)
-    elif isinstance(entry.get("command"), str):
-        args = entry.get("args")
-        words = [str(word) for word in args] if isinstance(args, list) else []
-        fields["command"] = [entry["command"], *words]
-        env = entry.get("env")
-        notes += _env_fields(name, env if isinstance(env, dict) else {}, fields)
-        program = entry["command"].rpartition("/")[2]
-        if program in FETCHERS:
-            notes.append(
-                f"{program} fetches the server when it starts, and its container has no network: "
-                "put it into an image that is built on ours, name that as `image`, and write the "
-                "command without it"
-            )
-    else:
-        raise CallInvalid(f"the entry {given!r} has neither a command nor a url")
+    try:
+        if isinstance(entry.get("url"), str):
+            headers = entry.get("headers")
+            found = headers if isinstance(headers, dict) else {}
+            notes += _url_fields(name, entry["url"], found, fields)
+        elif isinstance(entry.get("command"), str):
+            notes += _command_fields(name, entry, fields)
+        else:
+            raise CallInvalid(f"the entry {given!r} has neither a command nor a url")
+    except _Refused as exc:
+        return ImportedServer(name, "", (str(exc),))
     notes.append(f"look at it, then: orchestrator servers pin {name}")
     return ImportedServer(name, "".join(_lines(fields)), tuple(notes))
 
@@ -81,34 +84,81 @@ def _named(given: str) -> str:
         return check_server_name(name)
 
 
-def _env_fields(name: str, env: Mapping[str, object], fields: dict[str, object]) -> Iterator[str]:
-    plain = {key: str(value) for key, value in env.items()}
-    hidden = [key for key in plain if SECRET_WORDS.search(key)]
+def _command_fields(
+    name: str, entry: Mapping[str, object], fields: dict[str, object]
+) -> Iterator[str]:
+    args, env = entry.get("args"), entry.get("env")
+    words = [str(entry["command"]), *(map(str, args) if isinstance(args, list) else ())]
+    plain = {key: str(value) for key, value in env.items()} if isinstance(env, dict) else {}
+    hidden = {key: key for key in plain if SECRET_WORDS.search(key) or looks_secret(plain[key])}
     kept = {key: value for key, value in plain.items() if key not in hidden}
+    inside = list(secret_words(words))
+    for number, word in enumerate(inside):
+        variable = re.sub(r"[^A-Z0-9]+", "_", word.named.upper()).strip("_") or "ARGUMENT"
+        variable = f"_{variable}" if variable[0].isdigit() else variable
+        while variable in {**kept, **hidden}:
+            variable += f"_{number}"
+        hidden[variable] = f"the argument {word.before or word.named or word.at}"
+        words[word.at] = _in_a_shell(word, variable)
+    fields["command"] = _shell_command(words, inside) if inside else words
     if kept:
         fields["env"] = kept
     if hidden:
         fields["secrets"] = [
             {"name": _secret(name, key), "expose": "env", "variable": key} for key in hidden
         ]
-    for key in hidden:
-        yield _keep(_secret(name, key), key)
+    yield from (_keep(_secret(name, key), what) for key, what in hidden.items())
+    program = str(entry["command"]).rpartition("/")[2]
+    if program in FETCHERS:
+        yield (
+            f"{program} fetches the server when it starts, and its container has no network: "
+            "put it into an image that is built on ours, name that as `image`, and write the "
+            "command without it"
+        )
 
 
-def _header_fields(
-    name: str, headers: Mapping[str, object], fields: dict[str, object]
+def _in_a_shell(word: SecretWord, variable: str) -> str:
+    return f'{shlex.quote(word.before) if word.before else ""}"${variable}"'
+
+
+def _shell_command(words: list[str], inside: list[SecretWord]) -> list[str]:
+    """The same command, whose secrets a shell puts in, in the server's own container."""
+    at = {word.at for word in inside}
+    quoted = (word if number in at else shlex.quote(word) for number, word in enumerate(words))
+    return ["sh", "-c", f"exec {' '.join(quoted)}"]
+
+
+def _url_fields(
+    name: str, url: str, headers: Mapping[str, object], fields: dict[str, object]
 ) -> Iterator[str]:
-    secret = next((key for key in headers if SECRET_WORDS.search(key)), None)
+    parts = urlsplit(url)
+    login = parts.username is not None or parts.password is not None
+    if login:
+        parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    fields["url"] = urlunsplit(parts)
+    if found := list(secret_parts(urlunsplit(parts))):
+        raise _Refused(
+            f"its URL holds {' and '.join(found)}, which looks like a secret, and a server.yaml "
+            "is committed; write one by hand with the URL alone, and `auth: {secret: NAME, header: "
+            "HEADER}` if the server takes it as a header (orchestrator help servers)"
+        )
+    secret = next((key for key in headers if _is_secret(key, headers[key])), None)
     if secret is not None:
-        value = str(headers[secret])
         auth: dict[str, object] = {"secret": _secret(name, secret), "header": secret}
-        if not value.startswith("Bearer "):
+        if not str(headers[secret]).startswith("Bearer "):
             auth["scheme"] = "plain"
         fields["auth"] = auth
         yield _keep(_secret(name, secret), f"the header {secret}")
-    for key in headers:
-        if key != secret:
-            yield f"the header {key} is left out"
+    elif login:
+        kept = _secret(name, "login")
+        fields["auth"] = {"secret": kept, "header": "Authorization", "scheme": "plain"}
+        what = 'the login in the URL, as the text "Basic " and the base64 of USER:PASSWORD,'
+        yield _keep(kept, what)
+    yield from (f"the header {key} is left out" for key in headers if key != secret)
+
+
+def _is_secret(header: str, value: object) -> bool:
+    return SECRET_WORDS.search(header) is not None or looks_secret(str(value))
 
 
 def _secret(server: str, key: str) -> str:
@@ -123,6 +173,6 @@ def _keep(secret: str, what: str) -> str:
 
 
 def _lines(fields: Mapping[str, object]) -> Iterator[str]:
-    yield "# Imported; every field is described in agents/servers/README.md.\n"
+    yield "# Imported; `orchestrator help servers` describes every field.\n"
     for key, value in fields.items():
         yield f"{key}: {json.dumps(value, ensure_ascii=False)}\n"  # JSON is YAML

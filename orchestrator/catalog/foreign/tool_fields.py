@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
@@ -119,7 +120,10 @@ def _allowed(draft: Draft, names: Iterable[str]) -> list[str]:
             f"subagents: [{wanted}]  # which list this agent in their allowed_callers",
         )
     if tools := by_kind.get("server"):
-        uses = ", ".join(f'{{use: {name}, allow: ["*"]}}' for name in _servers(tools))
+        uses = ", ".join(
+            f"{{use: {name}, allow: [{', '.join(map(json.dumps, allow))}]}}"
+            for name, allow in _servers(tools).items()
+        )
         draft.left_out(
             field,
             f"left out: {listed(tools)} (of MCP servers, which this file cannot start)",
@@ -143,11 +147,20 @@ def _guessed(names: Iterable[str]) -> str:
     )
 
 
-def _servers(tools: Iterable[str]) -> list[str]:
-    """Whose tools these are, of names such as mcp__github__get_issue and github/get_issue."""
-    names = (re.sub(r"^mcp__?", "", tool, flags=re.IGNORECASE) for tool in tools)
-    servers = (re.split(r"__|/", name)[0] for name in names)
-    return list(dict.fromkeys(agent_name(server, "server") for server in servers))
+def _servers(tools: Iterable[str]) -> dict[str, list[str]]:
+    """Whose tools these are, and which, of names such as mcp__github__get_issue and
+    github/get_issue; all of a server's, where it is named alone.
+    """
+    found: dict[str, list[str]] = {}
+    for tool in tools:
+        name = re.sub(r"^mcp__?", "", tool, flags=re.IGNORECASE)
+        server, *rest = re.split(r"__|/", name, maxsplit=1)
+        named = re.sub(r"[^A-Za-z0-9_.*-]", "?", rest[0])[:128] if rest and rest[0] else "*"
+        found.setdefault(agent_name(server, "server"), []).append(named)
+    return {
+        server: ["*"] if "*" in names else list(dict.fromkeys(names))
+        for server, names in found.items()
+    }
 
 
 def _deny_rules(draft: Draft) -> list[str]:

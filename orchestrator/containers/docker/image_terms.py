@@ -12,7 +12,7 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.errors import SpecRefused
 
-OUR_IMAGES_LABELS = frozenset((LABEL_PREFIX + "image", LABEL_PREFIX + "digest"))
+OUR_IMAGES_LABELS = frozenset(LABEL_PREFIX + name for name in ("image", "digest", "cli.license"))
 """Written on the images that we build, and so on what others build on them."""
 
 ENGINE_LABELS = ("io.containers.", "io.podman.")

@@ -15,7 +15,7 @@ from pathlib import Path
 import docker.errors
 
 from orchestrator.containers.docker.engine import Engine
-from orchestrator.containers.images.claude_binary import Progress
+from orchestrator.containers.images.fetching import Progress
 from orchestrator.errors import BaseMissing, ImageBuildFailed
 from orchestrator.settings import Settings
 

@@ -1,8 +1,7 @@
 """A version of the claude CLI -> its executable for Linux, in the cache and with a known checksum.
 
-Fetched on this machine and copied into the image, since a build often has no way out to the
-network. The same executable is published twice, in a Python wheel and in an npm package: whichever
-tool is here will do.
+The same executable is published twice, in a Python wheel and in an npm package: whichever tool is
+here will do.
 """
 
 from __future__ import annotations
@@ -10,22 +9,26 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Literal
 
+from orchestrator.containers.images.fetching import (
+    Arch,
+    FetchFailed,
+    Progress,
+    chunks_of,
+    downloaded,
+    file_digest,
+    npm_pack,
+)
 from orchestrator.errors import ImageBuildFailed
 
-Arch = Literal["x64", "arm64"]
 FetchRoute = Literal["pip", "npm"]
-Progress = Callable[[str], None]
-"""Told, in one short line, what is being done now."""
 
 CLAUDE_VERSION = "2.1.325"
 """The version that goes into the image unless the operator names another."""
@@ -41,15 +44,6 @@ CHECKSUMS: dict[tuple[str, Arch], str] = {
 WHEELS = {"2.1.325": "claude-agent-sdk==0.2.182"}
 """The Python package that bundles a version. Versions not listed come from npm."""
 
-CLAUDE_FETCH_SECONDS = 900
-"""One download of some 170 MB, on a slow line."""
-
-FILE_CHUNK_BYTES = 1024 * 1024
-"""What is in memory at once of a large file: the executable has 366 MB."""
-
-OUTPUT_TAIL_CHARS = 400
-"""How much of a failed download's last words an error repeats."""
-
 OVERRIDE_HINT = (
     "set ORCHESTRATOR_CLAUDE_BINARY to a claude executable for Linux that you fetched yourself"
 )
@@ -60,19 +54,7 @@ _PLATFORMS: dict[Arch, str] = {
 }
 _WHEEL_MEMBER = "claude_agent_sdk/_bundled/claude"
 _TARBALL_MEMBER = "package/claude"
-_ARCHES: dict[str, Arch] = {"amd64": "x64", "x86_64": "x64", "arm64": "arm64", "aarch64": "arm64"}
 _ELF_MACHINES: dict[int, Arch] = {62: "x64", 183: "arm64"}
-
-
-def arch_of(engine_arch: str) -> Arch:
-    """What the engine calls its architecture -> what the CLI's makers call it."""
-    try:
-        return _ARCHES[engine_arch]
-    except KeyError:
-        raise ImageBuildFailed(
-            f"the claude CLI comes for amd64 and arm64, and this engine runs {engine_arch!r}; "
-            "use an engine on one of those"
-        ) from None
 
 
 def checksum_of(version: str, arch: Arch) -> str:
@@ -102,11 +84,6 @@ def elf_arch(header: bytes) -> Arch | None:
     if len(header) < 20 or not header.startswith(b"\x7fELF\x02\x01"):
         return None
     return _ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
-
-
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def own_digest(path: Path) -> str:
@@ -161,9 +138,9 @@ def fetch_claude(cache_dir: Path, version: str, arch: Arch, progress: Progress) 
         progress(f"fetching claude {version} for Linux {arch} with {way}, about 170 MB")
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
             try:
-                archive = _download(way, version, arch, Path(scratch))
+                archive = downloaded(_argv(way, version, arch, Path(scratch)), Path(scratch))
                 place_claude(archive, target, wanted)
-            except _FetchFailed as exc:
+            except FetchFailed as exc:
                 failures.append(f"{way}: {exc}")
                 continue
             return target
@@ -192,35 +169,14 @@ def place_claude(archive: Path, target: Path, wanted: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-class _FetchFailed(Exception):
-    """One route did not work; there may be another."""
-
-
 def _has_pip() -> bool:
     return importlib.util.find_spec("pip") is not None
 
 
-def _download(way: FetchRoute, version: str, arch: Arch, folder: Path) -> Path:
-    argv = _pip_argv(version, arch, folder) if way == "pip" else _npm_argv(version, arch, folder)
-    try:
-        done = subprocess.run(
-            argv,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=CLAUDE_FETCH_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        raise _FetchFailed(str(exc)) from exc
-    if done.returncode:
-        words = " ".join(done.stderr.decode(errors="replace").split())
-        raise _FetchFailed(words[-OUTPUT_TAIL_CHARS:] or f"exit code {done.returncode}")
-    found = sorted(path for path in folder.iterdir() if path.suffix in {".whl", ".tgz"})
-    if not found:
-        raise _FetchFailed("it said it was done, but there is no file")
-    return found[0]
+def _argv(way: FetchRoute, version: str, arch: Arch, folder: Path) -> list[str]:
+    if way == "pip":
+        return _pip_argv(version, arch, folder)
+    return npm_pack(f"@anthropic-ai/claude-code-linux-{arch}@{version}", folder)
 
 
 def _pip_argv(version: str, arch: Arch, folder: Path) -> list[str]:
@@ -228,11 +184,6 @@ def _pip_argv(version: str, arch: Arch, folder: Path) -> list[str]:
     only = ["--no-deps", "--only-binary=:all:", "--platform", _PLATFORMS[arch]]
     where = ["--dest", str(folder), WHEELS[version]]
     return [sys.executable, "-m", "pip", "download", *quiet, *only, *where]
-
-
-def _npm_argv(version: str, arch: Arch, folder: Path) -> list[str]:
-    package = f"@anthropic-ai/claude-code-linux-{arch}@{version}"
-    return ["npm", "pack", "--silent", "--pack-destination", str(folder), package]
 
 
 def _extract(archive: Path, target: Path) -> str:
@@ -248,13 +199,13 @@ def _extract(archive: Path, target: Path) -> str:
                     if file is not None:
                         return _copy(file, out)
     except (OSError, EOFError, KeyError, tarfile.TarError, zipfile.BadZipFile) as exc:
-        raise _FetchFailed(f"{archive.name} cannot be unpacked: {exc}") from exc
-    raise _FetchFailed(f"{archive.name} holds no {_TARBALL_MEMBER}")
+        raise FetchFailed(f"{archive.name} cannot be unpacked: {exc}") from exc
+    raise FetchFailed(f"{archive.name} holds no {_TARBALL_MEMBER}")
 
 
 def _copy(source: IO[bytes], out: IO[bytes]) -> str:
     digest = hashlib.sha256()
-    while chunk := source.read(FILE_CHUNK_BYTES):
+    for chunk in chunks_of(source):
         digest.update(chunk)
         out.write(chunk)
     return digest.hexdigest()

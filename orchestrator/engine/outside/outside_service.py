@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
 import anyio
+import anyio.to_thread
 from pydantic import JsonValue
 
 from orchestrator.catalog import AgentsDir
@@ -23,6 +25,7 @@ from orchestrator.domain.tool_use import ServerUse
 from orchestrator.errors import (
     DeniedByPolicy,
     GatewayRefused,
+    NotTrusted,
     OrchestratorError,
     ServerInvalid,
     ServerNotFound,
@@ -45,6 +48,9 @@ NOTE_SECONDS = 5.0
 
 SHOWN_FIELDS = ("name", "description", "inputSchema")
 """Of a tool's definition."""
+
+CheckTrusted = Callable[[KnownServer, OutsideRules], None]
+"""NotTrusted if agents outside would reach what the operator has not trusted them with. Blocks."""
 
 T = TypeVar("T")
 
@@ -76,23 +82,30 @@ class OutsideAnswer(Frozen):
     limit_bytes: int
 
 
+@dataclass(frozen=True)
+class UpstreamCall:
+    """One call that may be made, as those who make it have to know it."""
+
+    known: KnownServer
+    tool: str
+    arguments: Mapping[str, JsonValue]
+    connection: OutsideConnection
+    agent: str
+    seconds: float | None
+    """Within so long, or what the server's own file allows."""
+    on_progress: OnProgress
+
+    @property
+    def subject(self) -> str:
+        return f"{self.known.server.name}/{self.tool}"
+
+
 class OutsideUpstreams(Protocol):
     """Servers that run, or are started when they are called."""
 
-    async def call(
-        self,
-        known: KnownServer,
-        tool: str,
-        arguments: Mapping[str, JsonValue],
-        *,
-        connection: OutsideConnection,
-        agent: str,
-        rules: OutsideRules,
-        seconds: float | None,
-        on_progress: OnProgress,
-    ) -> JsonMap:
-        """What the server answers, without secrets, within so long or what its own file allows.
-        ServerUnavailable, ToolChanged or ToolTimeout if it does not.
+    async def call(self, call: UpstreamCall) -> JsonMap:
+        """What the server answers, without secrets. ServerUnavailable, ToolChanged or ToolTimeout
+        if it does not.
         """
         ...
 
@@ -112,6 +125,7 @@ class OutsideService:
         upstreams: OutsideUpstreams,
         store: Store,
         project: str,
+        check_trust: CheckTrusted,
         default_agent: str = "",
     ) -> None:
         self.rules = rules
@@ -119,6 +133,7 @@ class OutsideService:
         self._upstreams = upstreams
         self._store = store
         self._project = project
+        self._check_trust = check_trust
         self._default_agent = default_agent
 
     async def servers(
@@ -128,7 +143,8 @@ class OutsideService:
 
         async def listed(agent: str, rules: OutsideRules) -> tuple[KnownServer, ...]:
             known = self.agents.current().servers
-            return tuple(known[name] for name in known if decide(rules, agent, name).allowed)
+            mine = [known[name] for name in known if decide(rules, agent, name).allowed]
+            return tuple([await self._described(each, rules) for each in mine])
 
         asked = OutsideCall(operation="list_servers", claimed=agent_id)
         return await self._done(connection, asked, listed)
@@ -152,7 +168,7 @@ class OutsideService:
                 raise ToolArgumentsInvalid(
                     f"pattern has more than {MAX_PATTERN_CHARS} characters; write a shorter one"
                 )
-            lock = _lock(self._known(server))
+            lock = _lock(await self._trusted(server, rules))
             found: list[JsonMap] = []
             used = 0
             for tool in lock.tools:
@@ -186,17 +202,17 @@ class OutsideService:
         """Call a tool; what the server answered."""
 
         async def made(agent: str, rules: OutsideRules) -> OutsideAnswer:
-            known = self._known(server)
-            sent = await _checked(known, tool, arguments)
+            known = await self._trusted(server, rules)
             answer = await self._upstreams.call(
-                known,
-                tool,
-                sent,
-                connection=connection,
-                agent=agent,
-                rules=rules,
-                seconds=None if timeout_ms is None else timeout_ms / 1000,
-                on_progress=on_progress,
+                UpstreamCall(
+                    known=known,
+                    tool=tool,
+                    arguments=await _checked(known, tool, arguments),
+                    connection=connection,
+                    agent=agent,
+                    seconds=None if timeout_ms is None else timeout_ms / 1000,
+                    on_progress=on_progress,
+                )
             )
             return OutsideAnswer(answer=answer, limit_bytes=known.server.result_kb * 1024)
 
@@ -270,6 +286,28 @@ class OutsideService:
             why=why,
         )
         return await self._store.outside_calls.begin(entry, asked)
+
+    async def _trusted(self, server: str, rules: OutsideRules) -> KnownServer:
+        """A server, if a person has agreed to what it reaches and to what it tells models."""
+        known = self._known(server)
+        try:
+            await anyio.to_thread.run_sync(self._check_trust, known, rules)
+        except NotTrusted as exc:
+            raise ServerUnavailable(str(exc)) from exc
+        return known
+
+    async def _described(self, known: KnownServer, rules: OutsideRules) -> KnownServer:
+        """The same, without its author's words as long as no person has agreed to them."""
+        name = known.server.name
+        try:
+            _lock(known)
+            return await self._trusted(name, rules)
+        except ServerUnavailable:
+            said = "not to be used yet; the operator looks at it with: orchestrator trust"
+            if known.lock is None:
+                said = f"{said[:-5]}servers pin {name}"
+            server = known.server.model_copy(update={"description": said})
+            return known.model_copy(update={"server": server})
 
     def _known(self, server: str) -> KnownServer:
         try:

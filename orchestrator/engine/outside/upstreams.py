@@ -5,19 +5,15 @@ pool as those of runs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
-from pydantic import JsonValue
 
-from orchestrator.catalog.folder import KnownServer
-from orchestrator.domain.outside import OutsideRules
 from orchestrator.domain.tool_lock import JsonMap
 from orchestrator.domain.tool_server import ToolServer
-from orchestrator.engine.outside.outside_service import OutsideConnection
+from orchestrator.engine.outside.outside_service import OutsideConnection, UpstreamCall
 from orchestrator.errors import (
     GatewayRefused,
     OrchestratorError,
@@ -38,9 +34,6 @@ from orchestrator.redaction import Redactor, clean_json
 if TYPE_CHECKING:
     from orchestrator.gateway.tools.live_server import LiveServer
 
-CheckTrusted = Callable[[ToolServer, OutsideRules], None]
-"""NotTrusted if agents outside would reach what the operator has not trusted them with. Blocks."""
-
 MAX_OUTSIDE_INSTANCES = 64
 """Of all connections together: each is a container, and clients open as many sessions as they
 like."""
@@ -49,9 +42,8 @@ like."""
 class BrokeredUpstreams:
     """OutsideUpstreams (engine/outside/outside_service.py): servers as runs have them."""
 
-    def __init__(self, pool: ServerPool, check_trust: CheckTrusted, project: str) -> None:
+    def __init__(self, pool: ServerPool, project: str) -> None:
         self._pool = pool
-        self._check_trust = check_trust
         self._project = project
         self._used: defaultdict[str, set[tuple[Sharers, str]]] = defaultdict(set)
         """By session: what was started for it."""
@@ -59,56 +51,35 @@ class BrokeredUpstreams:
             WeakKeyDictionary()
         )
 
-    async def call(
-        self,
-        known: KnownServer,
-        tool: str,
-        arguments: Mapping[str, JsonValue],
-        *,
-        connection: OutsideConnection,
-        agent: str,
-        rules: OutsideRules,
-        seconds: float | None,
-        on_progress: OnProgress,
-    ) -> JsonMap:
-        with anyio.move_on_after(seconds):
+    async def call(self, call: UpstreamCall) -> JsonMap:
+        with anyio.move_on_after(call.seconds):
             try:
-                await anyio.to_thread.run_sync(self._check_trust, known.server, rules)
-                return await self._called(known, tool, arguments, connection, agent, on_progress)
+                return await self._called(call)
             except GatewayRefused:
                 raise
             except OrchestratorError as exc:
                 raise ServerUnavailable(str(exc)) from exc
         raise ToolTimeout(
-            f"{known.server.name}/{tool} has not answered within {(seconds or 0) * 1000:g} ms; it "
-            "may have acted all the same"
+            f"{call.subject} has not answered within {(call.seconds or 0) * 1000:g} ms; it may "
+            "have acted all the same"
         )
 
     async def end(self, session: str) -> None:
         for scope in {scope for scope, _ in self._used.pop(session, ())}:
             await self._pool.end(scope)
 
-    async def _called(
-        self,
-        known: KnownServer,
-        tool: str,
-        arguments: Mapping[str, JsonValue],
-        connection: OutsideConnection,
-        agent: str,
-        on_progress: OnProgress,
-    ) -> JsonMap:
-        server = known.server
-        scope = self._scope(server, connection, agent)
-        self._make_room(connection.session, scope, server.name)
-        async with self._pool.lease(WantedServer(server, known.lock, scope)) as live:
-            if tool in live.drift.changed:
+    async def _called(self, call: UpstreamCall) -> JsonMap:
+        server = call.known.server
+        scope = self._scope(server, call.connection, call.agent)
+        self._make_room(call.connection.session, scope, server.name)
+        async with self._pool.lease(WantedServer(server, call.known.lock, scope)) as live:
+            if call.tool in live.drift.changed:
                 raise ToolChanged(
-                    f"{server.name}/{tool} is not the tool that was pinned, and is not called; the "
+                    f"{call.subject} is not the tool that was pinned, and is not called; the "
                     f"operator looks at it with: orchestrator servers diff {server.name}"
                 )
             try:
-                heard = self._without_secrets(live, on_progress)
-                answer = await _patiently(server, tool, live.call, arguments, heard)
+                answer = await _patiently(call, live, self._without_secrets(live, call.on_progress))
             except CallFailed as exc:
                 if live.loss.happened.is_set():
                     raise ServerUnavailable(f"the server {server.name} is gone: {exc}") from exc
@@ -153,28 +124,22 @@ class BrokeredUpstreams:
             self._used[session].add((scope, server))
 
 
-async def _patiently(
-    server: ToolServer,
-    tool: str,
-    call: Callable[..., Awaitable[JsonMap]],
-    arguments: Mapping[str, JsonValue],
-    on_progress: OnProgress,
-) -> JsonMap:
+async def _patiently(call: UpstreamCall, live: LiveServer, on_progress: OnProgress) -> JsonMap:
     """What the server answers; ToolTimeout if it says nothing for as long as its file allows."""
+    seconds = call.known.server.call_seconds
     with anyio.CancelScope() as scope:
 
         def renew() -> None:
-            scope.deadline = anyio.current_time() + server.call_seconds
+            scope.deadline = anyio.current_time() + seconds
 
         async def heard(progress: float, total: float | None, message: str | None) -> None:
             renew()
             await on_progress(progress, total, message)
 
         renew()
-        return await call(tool, arguments, heard)
+        return await live.call(call.tool, call.arguments, heard)
     raise ToolTimeout(
-        f"{server.name}/{tool} has not answered within {server.call_seconds:g} s; it may have "
-        "acted all the same"
+        f"{call.subject} has not answered within {seconds:g} s; it may have acted all the same"
     )
 
 

@@ -33,6 +33,7 @@ async def log_in(
     server: ToolServer,
     secret_values: dict[str, SecretStr],
     tokens_dir: Path,
+    project: str,
     dialer: Dialer,
     decided: Decided,
     *,
@@ -76,12 +77,13 @@ async def log_in(
             tasks.cancel_scope.cancel()
         return code_of(address[0])
 
-    await TokenFile(tokens_dir, server.url or "").forget()
+    file = TokenFile(tokens_dir, project, server)
+    await file.forget()
     async with serve_on_loopback(answer) as here:
         auth = auth_of(
             server,
             secret_values,
-            tokens_dir,
+            file,
             redirect=here + CALLBACK_PATH,
             show=shown,
             called=called,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
@@ -9,6 +10,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from errno import ENOENT
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +20,11 @@ import anyio.to_thread
 from pydantic import SecretStr
 
 from orchestrator.containers.runtime import Container, EngineLookup, Runtime
+from orchestrator.domain.agent import DEFAULT_RUNNER
 from orchestrator.domain.audit import AuditAct, AuditEntry
 from orchestrator.domain.container import EGRESS_PORT, ROUTES_PORT
 from orchestrator.domain.tool_server import ToolServer
-from orchestrator.errors import ServerFailed, WireLost
+from orchestrator.errors import ServerFailed, SpawnFailed, WireLost
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.reach import ways_out
 from orchestrator.gateway.secrets.secret_store import SecretStore
@@ -119,11 +122,11 @@ class ServerOpener:
     ) -> tuple[AbstractAsyncContextManager[Any], Callable[[], tuple[str, ...]]]:
         """Messages to and from a server at a URL, and the tokens that are sent with them."""
         from orchestrator.gateway.tools.remote import remote_client, remote_transport
-        from orchestrator.gateway.tools.tokens import TokenAuth, auth_of
+        from orchestrator.gateway.tools.tokens import TokenAuth, TokenFile, auth_of
 
         held.enter_context(told_plainly(server))
         decided = ServerDecisions(self._audit, self._project, server.name).note
-        auth = auth_of(server, values, self._tokens_dir)
+        auth = auth_of(server, values, TokenFile(self._tokens_dir, self._project, server))
         client = await held.enter_async_context(remote_client(server, self._dialer, decided, auth))
         tokens = (lambda: auth.secrets) if isinstance(auth, TokenAuth) else tuple
         return remote_transport(client, server.url or ""), tokens
@@ -139,7 +142,7 @@ class ServerOpener:
         from orchestrator.gateway.tools.lines import line_transport
 
         place = Place(
-            image=server.image or await self._engine.agent_image(),
+            image=server.image or await self._engine.agent_image(DEFAULT_RUNNER),
             ca_certificates=self._ca_certificates,
             seccomp=await self._engine.seccomp_profile(),
         )
@@ -150,7 +153,10 @@ class ServerOpener:
             self._runtime.open(planned.container, labels=labels)
         )
         await self._offer(server, values, container, held)
-        process = await held.enter_async_context(container.spawn(planned.launch))
+        try:
+            process = await held.enter_async_context(container.spawn(planned.launch))
+        except SpawnFailed as exc:
+            raise ServerFailed(_cannot_run(server, exc)) from exc
         tasks = await held.enter_async_context(anyio.create_task_group())
         held.callback(tasks.cancel_scope.cancel)
         redactor = Redactor(plain.values())
@@ -200,6 +206,17 @@ def told_plainly(server: ToolServer) -> Iterator[None]:
             said = f"the server {server.name} at {server.url} cannot be reached: {problem}"
             raise ServerFailed(said) from exc
         raise
+
+
+def _cannot_run(server: ToolServer, exc: SpawnFailed) -> str:
+    if exc.errno != ENOENT:
+        why = os.strerror(exc.errno) if exc.errno else str(exc)
+        return f"the server {server.name} cannot be started: {server.command[0]}: {why}"
+    return (
+        f"the server {server.name} cannot be started: {server.image or 'our image'} has no program "
+        f"{server.command[0]!r}; put it into an image that is built on ours, and name that as "
+        "`image` in server.yaml"
+    )
 
 
 def _failed(exc: BaseException) -> ServerFailed | None:

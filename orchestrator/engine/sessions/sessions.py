@@ -76,8 +76,8 @@ class Makings:
     """Another one, and the CLI is started anew; its conversation goes on."""
     reach: Callable[[], Reach]
     open_stage: OpenStage
-    history: Callable[[str], str]
-    """Where the CLI keeps a conversation."""
+    history: Callable[[str], str | None]
+    """Where the CLI keeps a conversation; None if only the CLI can tell."""
     disk_bytes: int
     """What the session's files may take up."""
 
@@ -324,7 +324,7 @@ class Sessions:
             return stage
 
         known = row.conversation
-        if known and await _exists(place.container, makings.history(known)):
+        if known and await _may_be_there(place.container, makings.history(known)):
             try:
                 return SessionUse(await start(known, resume=True))
             except WireLost as exc:
@@ -333,7 +333,7 @@ class Sessions:
                 log.warning("%s cannot be taken up again: %s", live.key.text, exc)
         fresh = str(uuid.uuid4())
         stage = await start(fresh, resume=False)
-        await self._rows.set_conversation(live.key, fresh)
+        await self._rows.set_conversation(live.key, stage.conversation.own_id or fresh)
         return SessionUse(stage, GONE if known else "", goes_on=False)
 
     async def _after_use(self, live: _HeldSession) -> None:
@@ -462,6 +462,8 @@ def _state(live: _HeldSession) -> SessionState:
     return "resting" if live.is_there else "stopped"
 
 
-async def _exists(container: Container, path: str) -> bool:
+async def _may_be_there(container: Container, path: str | None) -> bool:
+    if path is None:
+        return True
     done = await container.run(Launch(argv=("test", "-s", path), errand=True))
     return done.code == 0

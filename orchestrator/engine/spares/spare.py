@@ -110,7 +110,8 @@ def spare_key(spec: ContainerSpec, launch: Launch, *versions: str) -> str:
     them, and the versions (of the image, of the CLI) that neither of the two says.
     """
     files = [(f.path, f.mode, hashlib.sha256(f.content).hexdigest()) for f in launch.files]
-    parts = (spec.digest, launch.argv, sorted(launch.env.items()), launch.cwd, files, versions)
+    told = (launch.argv, sorted(launch.env.items()), launch.cwd, launch.opening)
+    parts = (spec.digest, *told, files, versions)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

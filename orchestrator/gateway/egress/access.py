@@ -17,6 +17,7 @@ from typing import Literal, Self
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Network
 from orchestrator.domain.container import MIB
+from orchestrator.domain.hosts import written_host
 from orchestrator.errors import WireLost
 from orchestrator.gateway.doorway import Decided, Doorway, Observer, undecided
 from orchestrator.gateway.egress.dial import Denied, Dialer, is_own
@@ -163,7 +164,7 @@ class EgressAccess:
         if outside is None:
             return
         known = outside.verdict.host
-        name = f"[{known}]" if ":" in known else known
+        name = written_host(known)
         headers = passed_on(head.headers, name if port == 80 else f"{name}:{port}")
         request = Outgoing(head.method, path, headers)
         status, why = CLIENT_GONE, ""

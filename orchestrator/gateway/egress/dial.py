@@ -21,6 +21,7 @@ import anyio
 import anyio.to_thread
 import h11
 
+from orchestrator.domain.hosts import written_host
 from orchestrator.gateway.egress.proxies import Proxies, Proxy
 from orchestrator.gateway.http.request_head import ANSWER_HEAD_BYTES
 from orchestrator.gateway.http.socket_stream import SocketStream, Unreachable
@@ -244,7 +245,7 @@ async def _connected(host: str, port: int, addresses: Addresses, what: str = "")
 
 async def _through(connection: SocketStream, proxy: Proxy, host: str, port: int) -> None:
     """Ask a proxy for a tunnel, and leave the connection at its beginning."""
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    target = f"{written_host(host)}:{port}"
     headers = [("host", target)]
     if proxy.authorization:
         headers.append(("proxy-authorization", proxy.authorization))

@@ -20,6 +20,7 @@ from orchestrator.domain.hosts import (
     host_rule,
     ip_address,
     normal_host,
+    written_host,
 )
 from orchestrator.gateway.egress import dial
 
@@ -276,7 +277,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _shown(host: str | Address, port: int) -> str:
-    return f"[{host}]:{port}" if isinstance(host, IPv6Address) else f"{host}:{port}"
+    return f"{written_host(str(host))}:{port}"
 
 
 def _denied(why: str, rule: str = "") -> HostVerdict:

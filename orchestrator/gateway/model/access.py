@@ -1,10 +1,9 @@
-"""One container's way to the model: a run's token opens it, for two paths and one budget."""
+"""One container's way to the model: a run's token opens it, for one format and one budget."""
 
 from __future__ import annotations
 
 import hmac
 import logging
-import re
 import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -19,18 +18,16 @@ from orchestrator.gateway.http.server import BodyRoom, HttpRequest, HttpResponse
 from orchestrator.gateway.model import errors as model_errors
 from orchestrator.gateway.model.bill import ModelBill, OnRequest
 from orchestrator.gateway.model.credential import Credential
-from orchestrator.gateway.model.exchange import ModelExchange
+from orchestrator.gateway.model.errors import ModelError
+from orchestrator.gateway.model.exchange import ModelExchange, Road
+from orchestrator.gateway.model.formats.contract import Format, Looked, ModelCall, Rules
+from orchestrator.gateway.model.formats.known import FORMATS
 from orchestrator.gateway.model.given import IsOffered, every_tool, may_use
-from orchestrator.gateway.model.remote_features import remote_features
-from orchestrator.gateway.model.request import Asked, Unreadable, asked_for, read_body
+from orchestrator.gateway.model.request import Asked, Unreadable, read_body
 from orchestrator.gateway.model.upstream import ModelWay, Upstream
+from orchestrator.runners.contract import WireFormat
 
 log = logging.getLogger(__name__)
-
-MESSAGES = "/v1/messages"
-COUNT_TOKENS = "/v1/messages/count_tokens"
-PATHS = (MESSAGES, COUNT_TOKENS)
-"""All that an agent needs. Files, batches and the like belong to the account, not to a run."""
 
 LOOK_BYTES = 64 * 1024
 """A longer request is looked through in a thread: the event loop serves other runs meanwhile."""
@@ -54,12 +51,13 @@ class ModelAccess:
         credential: Credential | None = None,
         server_tools: frozenset[str] = frozenset(),
         way: ModelWay = ModelWay(),  # noqa: B008 frozen
+        wire_format: WireFormat = "anthropic",
     ) -> None:
         self.way = way
+        self.format = FORMATS[wire_format]
         self.token = "run-" + secrets.token_urlsafe(32)
         """Worth nothing outside this container."""
-        self._upstream = upstream
-        self._credential = credential
+        self._road = Road(upstream, credential, way)
         self._server_tools = server_tools
         """Which of the API's own tools may be used, such as "web_search"."""
         self.bill = ModelBill()
@@ -139,13 +137,20 @@ class ModelAccess:
     async def _answer(self, scope: anyio.CancelScope, request: HttpRequest) -> HttpResponse:
         if (request.method, request.target) == ("HEAD", "/"):
             return HttpResponse(200)
+        answer = await self._considered(scope, request)
+        return answer.in_shape(self.format) if isinstance(answer, ModelError) else answer
+
+    async def _considered(
+        self, scope: anyio.CancelScope, request: HttpRequest
+    ) -> HttpResponse | ModelError:
         if self._waiting and self._shows_token(request):
             return model_errors.no_run_yet()
         if not self._is_known(request):
             return model_errors.unknown_token()
-        if request.method != "POST" or request.path not in PATHS or not _is_plain(request.query):
+        call = self.format.call(request.path, request.query) if request.method == "POST" else None
+        if call is None:
             log.info("refused to a container: %r", request)
-            return model_errors.other_path(PATHS)
+            return model_errors.other_path(self.format.paths)
         if self._doorway.open_connections >= MAX_UNDER_WAY:
             return model_errors.too_many(MAX_UNDER_WAY)
         under_way = ExitStack()
@@ -153,29 +158,32 @@ class ModelAccess:
         self._doorway.enter(scope)
         under_way.callback(self._doorway.leave, scope)
         try:
-            begun = await self._begun(request, under_way.close)
+            begun = await self._begun(request, call, under_way.close)
         except BaseException:
             under_way.close()
             raise
-        if isinstance(begun, HttpResponse):
+        if isinstance(begun, ModelError):
             under_way.close()
             return begun
-        return await begun.answer(self._upstream)
+        return await begun.answer()
 
     async def _begun(
-        self, request: HttpRequest, leave: Callable[[], None]
-    ) -> ModelExchange | HttpResponse:
+        self, request: HttpRequest, call: ModelCall, leave: Callable[[], None]
+    ) -> ModelExchange | ModelError:
         """The exchange of a request that may be made; or what is said instead."""
         bill = self.bill
-        paid_from = bill if request.path == MESSAGES else None
-        remote, asked = await self._looked_through(request.body)
+        paid_from = None if call.is_free else bill
+        remote, asked = await self._looked_through(request.body, call)
         if self._has_ended(bill):
             return model_errors.unknown_token()
         if remote:
             return model_errors.remote_feature(remote)
-        if self._model and not (asked.plain_model and may_use(self._model, asked.model)):
+        provider = self.format.provider
+        if self._model and not (asked.plain_model and may_use(self._model, asked.model, provider)):
             log.info("refused the model %r to a container", asked.model)
             return model_errors.other_model(asked.model, self._model)
+        if bill.is_given_up:
+            return model_errors.too_many_failures(bill.last.verdict, bill.failed_in_a_row)
         if not bill.takes_turn():
             return model_errors.out_of_turns(bill.most_requests)
         if paid_from is not None and not await paid_from.admit(asked.ceiling_usd):
@@ -192,7 +200,7 @@ class ModelAccess:
             self._under_way.discard(exchange)
             leave()
 
-        exchange = ModelExchange(request, asked, self._credential, paid_from, ended)
+        exchange = ModelExchange(request, self.format, call, asked, self._road, paid_from, ended)
         self._under_way.add(exchange)
         return exchange
 
@@ -204,21 +212,22 @@ class ModelAccess:
         return self._shows_token(request) and not self._doorway.revoked
 
     def _shows_token(self, request: HttpRequest) -> bool:
+        """Whether it comes with the run's token, in whichever header its client puts a key."""
         bearer = request.header("authorization").removeprefix("Bearer ")
         right = self.token.encode()
-        shown = [text.encode() for text in (request.header("x-api-key"), bearer)]
-        matches = [hmac.compare_digest(text, right) for text in shown]
+        keys = (request.header("x-api-key"), request.header("x-goog-api-key"), bearer)
+        matches = [hmac.compare_digest(text.encode(), right) for text in keys]
         return any(matches)
 
-    async def _looked_through(self, body: bytes) -> tuple[str, Asked]:
+    async def _looked_through(self, body: bytes, call: ModelCall) -> Looked:
+        rules = Rules(self._server_tools, self._is_offered)
         if len(body) <= LOOK_BYTES:
-            return look_through(body, self._server_tools, self._is_offered)
-        look = partial(look_through, body, self._server_tools, self._is_offered)
+            return look_through(body, rules, self.format, call)
         async with self._looking:
             await anyio.sleep_until(self._look_again_at)
             began = anyio.current_time()
             try:
-                return await anyio.to_thread.run_sync(look)
+                return await anyio.to_thread.run_sync(look_through, body, rules, self.format, call)
             finally:
                 took = anyio.current_time() - began
                 if took > LOOKING_SECONDS:
@@ -231,15 +240,14 @@ def rest_seconds(took: float) -> float:
 
 
 def look_through(
-    body: bytes, server_tools: frozenset[str], is_offered: IsOffered = every_tool
-) -> tuple[str, Asked]:
+    body: bytes,
+    rules: Rules = Rules(),  # noqa: B008 a tuple
+    api: Format = FORMATS["anthropic"],
+    call: ModelCall = ModelCall(""),  # noqa: B008 a tuple
+) -> Looked:
     """What a request would have done elsewhere, if anything, and what it asks the model for."""
     try:
         asked = read_body(body)
     except Unreadable as exc:
-        return str(exc), Asked()
-    return remote_features(asked, server_tools), asked_for(asked, len(body), is_offered)
-
-
-def _is_plain(query: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9_.=&-]*", query) is not None
+        return Looked(str(exc), Asked())
+    return api.look(asked, len(body), call, rules)

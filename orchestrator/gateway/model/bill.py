@@ -1,21 +1,47 @@
-"""A run's bill for its model: what it may spend, what it has spent, and whether it ran out."""
+"""A run's bill for its model: what it may spend and has spent, whether it ran out, and what the API
+made of its requests.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import anyio
 
 from orchestrator.domain.result import Usage
 from orchestrator.gateway.doorway import Observer
-from orchestrator.gateway.model.metering import Tally
+from orchestrator.gateway.model.money.metering import Tally
+from orchestrator.gateway.model.verdicts import ModelVerdict
+
+FAILURES_IN_A_ROW = 5
+"""Requests of one turn that fail one after the other, before the next is refused with a status that
+ends the turn in every CLI. Some ask again without end: opencode 16 times a second."""
+
+FEWER_IN_A_ROW: dict[ModelVerdict, int] = {"quota": 1, "auth": 3, "cut": 3}
+"""The same where asking again helps less."""
+
+ANSWERED: frozenset[ModelVerdict] = frozenset(("", "length", "refusal"))
+"""The API has answered, whatever the answer is."""
+
+UNWAITED = ("client_gone", "run_ended")
+"""Problems of requests that tell nothing of the API: nobody waited for its answer."""
+
+
+class LastAnswer(NamedTuple):
+    """What the API made of the latest request whose answer was waited for."""
+
+    verdict: ModelVerdict = ""
+    status: int = 0
+    said: str = ""
+    """In the API's words, without the credential."""
 
 
 class ModelRequestSeen(Tally):
     """One request to the model that has ended, for the run's record.
 
     Its `error_type` is the API's word ("overloaded_error"), or ours: unreachable, redirected,
-    stream_cut, client_gone, run_ended, budget_exceeded, too_many_requests.
+    stream_cut, client_gone, run_ended, budget_exceeded, too_many_requests, too_many_failures.
     """
 
     status: int
@@ -54,6 +80,13 @@ class ModelBill:
         """A request was refused for want of budget."""
         self.out_of_turns = False
         """A request was refused because there were too many."""
+        self.last = LastAnswer()
+        """By which the engine decides whether another model, or another time, would help."""
+        self.failed_in_a_row = 0
+        """Since the CLI was told something. Those that were under way together count as one: a CLI
+        that has its subagents work side by side meets an overload ten times at once."""
+        self.gave_up = False
+        """A request was refused because too many before it had failed."""
         self._admitted = 0
         self._observer = Observer(on_request, "a model request")
         self._reserved: list[float] = []
@@ -65,6 +98,23 @@ class ModelBill:
         """The CLI was told something new: until it asks the model again, it has begun nothing."""
         self.begun = False
         self._admitted = 0
+        self.failed_in_a_row = 0
+        self.gave_up = False
+
+    @property
+    def is_given_up(self) -> bool:
+        """So many requests have failed that no more are made for this turn; it counts as told."""
+        most = FEWER_IN_A_ROW.get(self.last.verdict, FAILURES_IN_A_ROW)
+        if self.failed_in_a_row < most:
+            return False
+        if not self.gave_up:
+            self._observer.tell(
+                ModelRequestSeen(
+                    status=400, error_type="too_many_failures", verdict=self.last.verdict
+                )
+            )
+        self.gave_up = True
+        return True
 
     def takes_turn(self) -> bool:
         """Count one more request; False if there were too many."""
@@ -107,19 +157,33 @@ class ModelBill:
             return True
         return self.usage.budgeted_usd + sum(self._reserved) + ceiling_usd <= self.budget_usd
 
-    def count(self, seen: ModelRequestSeen, ceiling_usd: float) -> None:
-        """A request has ended that was admitted with that ceiling."""
+    def count(
+        self,
+        seen: ModelRequestSeen,
+        ceiling_usd: float,
+        *,
+        said: str = "",
+        failed_before: int | None = None,
+    ) -> None:
+        """A request has ended that was admitted with that ceiling, after so many had failed in a
+        row; `said` is what the API said of an error.
+        """
         self.give_back(ceiling_usd)
-        before = self.usage
+        if seen.error_type not in UNWAITED:
+            self.last = LastAnswer(seen.verdict, seen.status, said)
+            before = self.failed_in_a_row if failed_before is None else failed_before
+            failed = max(self.failed_in_a_row, before + 1)
+            self.failed_in_a_row = 0 if seen.verdict in ANSWERED else failed
+        used = self.usage
         self.usage = Usage(
-            requests=before.requests + 1,
-            input_tokens=before.input_tokens + seen.input_tokens,
-            output_tokens=before.output_tokens + seen.output_tokens,
-            cache_read_tokens=before.cache_read_tokens + seen.cache_read_tokens,
-            cache_write_tokens=before.cache_write_tokens + seen.cache_write_tokens,
-            cost_usd=before.cost_usd + seen.cost_usd,
-            estimated_usd=before.estimated_usd + seen.estimated_usd,
-            unanswered_usd=before.unanswered_usd + seen.estimated_usd * seen.unanswered,
+            requests=used.requests + 1,
+            input_tokens=used.input_tokens + seen.input_tokens,
+            output_tokens=used.output_tokens + seen.output_tokens,
+            cache_read_tokens=used.cache_read_tokens + seen.cache_read_tokens,
+            cache_write_tokens=used.cache_write_tokens + seen.cache_write_tokens,
+            cost_usd=used.cost_usd + seen.cost_usd,
+            estimated_usd=used.estimated_usd + seen.estimated_usd,
+            unanswered_usd=used.unanswered_usd + seen.estimated_usd * seen.unanswered,
         )
         self._observer.tell(seen)
 

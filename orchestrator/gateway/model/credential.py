@@ -1,4 +1,4 @@
-"""Settings -> Credential: what the model API is paid with. It never enters a container."""
+"""Settings -> Credential: what a model API is paid with. It never enters a container."""
 
 from __future__ import annotations
 
@@ -10,25 +10,32 @@ from pydantic import ConfigDict, SecretStr
 from orchestrator.domain import Frozen
 from orchestrator.errors import OperatorError
 from orchestrator.gateway.http.headers import Headers
+from orchestrator.gateway.model.money.price_table import ProviderName
+from orchestrator.gateway.model.providers import PROVIDERS
 from orchestrator.settings import Settings
 
 OAUTH_BETA = "oauth-2025-04-20"
 """The API takes a login's token only together with this."""
 
 
-CREDENTIAL_VARIABLE = {
+CredentialKind = Literal[
+    "api_key", "auth_token", "oauth_token", "openai_key", "gemini_key", "google_key"
+]
+
+CREDENTIAL_VARIABLE: dict[CredentialKind, str] = {
     "api_key": "ANTHROPIC_API_KEY",
     "auth_token": "ANTHROPIC_AUTH_TOKEN",
     "oauth_token": "CLAUDE_CODE_OAUTH_TOKEN",
+    "openai_key": "OPENAI_API_KEY",
+    "gemini_key": "GEMINI_API_KEY",
+    "google_key": "GOOGLE_API_KEY",
 }
 """The variable that holds a credential of each kind."""
-
-KEYS = "ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
 
 WITHOUT_A_MODEL = (
     "ORCHESTRATOR_SCRIPTED=1 has the script.yaml beside an agent.md play the model instead"
 )
-"""What those set who only want to try an agent."""
+"""What is set by those who only want to try an agent."""
 
 
 class Credential(Frozen):
@@ -36,7 +43,7 @@ class Credential(Frozen):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    kind: Literal["api_key", "auth_token", "oauth_token"]
+    kind: CredentialKind
     secret: SecretStr
 
     @property
@@ -49,6 +56,8 @@ class Credential(Frozen):
         secret = self.secret.get_secret_value()
         if self.kind == "api_key":
             return (*headers, ("x-api-key", secret))
+        if self.kind in ("gemini_key", "google_key"):
+            return (*headers, ("x-goog-api-key", secret))
         if self.kind == "oauth_token":
             betas = [value for key, value in headers if key == "anthropic-beta"]
             names = [name.strip() for value in betas for name in value.split(",")]
@@ -64,13 +73,9 @@ class Credential(Frozen):
         return data.replace(self.secret.get_secret_value().encode(), b"[redacted]")
 
 
-def credential_of(settings: Settings) -> Credential | None:
-    """The first of ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN and CLAUDE_CODE_OAUTH_TOKEN."""
-    for kind, secret in (
-        ("api_key", settings.anthropic_api_key),
-        ("auth_token", settings.anthropic_auth_token),
-        ("oauth_token", settings.claude_code_oauth_token),
-    ):
+def credential_of(settings: Settings, provider: ProviderName = "anthropic") -> Credential | None:
+    """The first of a provider's variables that is set."""
+    for kind, secret in _secrets(settings, provider):
         text = secret.get_secret_value().strip() if secret is not None else ""
         if not text:
             continue
@@ -79,5 +84,30 @@ def credential_of(settings: Settings) -> Credential | None:
                 f"{CREDENTIAL_VARIABLE[kind]} holds a character that no HTTP header can carry, "
                 "such as a space or a line break; copy it again"
             )
-        return Credential.model_validate({"kind": kind, "secret": text})
+        return Credential(kind=kind, secret=SecretStr(text))
     return None
+
+
+def all_credentials(settings: Settings) -> tuple[Credential, ...]:
+    """Those of every provider: what has to stay out of every record."""
+    found = [credential_of(settings, provider) for provider in PROVIDERS]
+    return tuple(each for each in found if each is not None)
+
+
+def _secrets(
+    settings: Settings, provider: ProviderName
+) -> tuple[tuple[CredentialKind, SecretStr | None], ...]:
+    match provider:
+        case "anthropic":
+            return (
+                ("api_key", settings.anthropic_api_key),
+                ("auth_token", settings.anthropic_auth_token),
+                ("oauth_token", settings.claude_code_oauth_token),
+            )
+        case "openai":
+            return (("openai_key", settings.openai_api_key),)
+        case "google":
+            return (
+                ("gemini_key", settings.gemini_api_key),
+                ("google_key", settings.google_api_key),
+            )

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from typing import NamedTuple
 
 import anyio
 
@@ -14,32 +15,32 @@ from orchestrator.gateway.http.server import Cut, HttpRequest, HttpResponse
 from orchestrator.gateway.model import errors as model_errors
 from orchestrator.gateway.model.bill import ModelBill, ModelRequestSeen
 from orchestrator.gateway.model.credential import Credential
-from orchestrator.gateway.model.metering import Meter, Tally
+from orchestrator.gateway.model.formats.contract import Format, ModelCall, PassedHeaders
+from orchestrator.gateway.model.money.metering import Meter, Tally
 from orchestrator.gateway.model.request import Asked
 from orchestrator.gateway.model.upstream import (
     Delivery,
+    ModelWay,
     Upstream,
     UpstreamLost,
     UpstreamRequest,
     UpstreamResponse,
 )
+from orchestrator.gateway.model.verdicts import ModelVerdict
 
 log = logging.getLogger(__name__)
 
 ERROR_BODY_BYTES = 1024 * 1024
 """Of an error's text: it is held until it has been searched for the credential."""
 
-SENT_HEADERS = frozenset(("accept", "user-agent", "x-app", "x-client-request-id"))
-SENT_PREFIXES = ("anthropic-", "x-stainless-", "x-claude-code-")
-"""Of the request's headers: what clients tell of themselves, and which version of the API they
-speak. Any other could make of the request another one than was looked at: a path, a method, a
-charset or an encoding that only the other side knows."""
 
-PASSED_HEADERS = frozenset(
-    ("content-type", "retry-after", "retry-after-ms", "request-id", "x-should-retry")
-)
-PASSED_PREFIXES = ("anthropic-ratelimit-",)
-"""Of the answer's headers; the others tell of the account, or of the way."""
+class Road(NamedTuple):
+    """Where requests go, and what they are paid with."""
+
+    upstream: Upstream
+    credential: Credential | None = None
+    way: ModelWay = ModelWay()
+    """The same, as it is told to people."""
 
 
 class ModelExchange:
@@ -48,38 +49,43 @@ class ModelExchange:
     def __init__(
         self,
         request: HttpRequest,
+        api: Format,
+        call: ModelCall,
         asked: Asked,
-        credential: Credential | None,
+        road: Road,
         bill: ModelBill | None,
         on_end: Callable[[ModelExchange], None],
     ) -> None:
         self._request = request
+        self._api = api
+        self._call = call
         self._asked = asked
-        self._credential = credential
+        self._road = road
         self._bill = bill
         """None for a request that costs nothing; it has admitted all others."""
+        self._failed_before = bill.failed_in_a_row if bill is not None else 0
         self._on_end = on_end
         self._held = AsyncExitStack()
-        self._meter = Meter(asked)
+        self._meter = Meter(asked, api.reading())
         self._delivery = Delivery(began=False)
         self._began = time.monotonic()
         self._status = 0
         self._ended = False
 
-    async def answer(self, upstream: Upstream) -> HttpResponse:
+    async def answer(self) -> HttpResponse:
         """What the container gets. Until its `close`, the exchange is under way."""
-        headers = _sent_on(self._request.headers)
-        if self._credential is not None:
-            headers = self._credential.added_to(headers)
+        headers = _sent_on(self._request.headers, self._api.sent_headers)
+        if self._road.credential is not None:
+            headers = self._road.credential.added_to(headers)
         body = self._request.body if self._asked.sent is None else self._asked.sent
-        sent = UpstreamRequest("POST", self._request.target, headers, body)
+        sent = UpstreamRequest("POST", self._call.target, headers, body)
         self._delivery = sent.delivery
         try:
-            answer = await self._held.enter_async_context(upstream.send(sent))
+            answer = await self._held.enter_async_context(self._road.upstream.send(sent))
         except UpstreamLost as exc:
-            response = model_errors.unreachable(exc)
-            self._end(response.status, "unreachable")
-            return response
+            error = model_errors.unreachable(exc, self._road.way.base_variable)
+            self._end(error.status, "unreachable")
+            return error.in_shape(self._api)
         except anyio.get_cancelled_exc_class():
             self._end(CLIENT_GONE, "client_gone")
             raise
@@ -100,14 +106,12 @@ class ModelExchange:
         if 300 <= answer.status < 400:
             self._end(502, "redirected")
             await self._close()
-            return model_errors.redirected(answer.status)
+            error = model_errors.redirected(answer.status, self._road.way.base_variable)
+            return error.in_shape(self._api)
         self._status = answer.status
         self._meter.start(answer.status, first_value(answer.headers, "content-type"))
-        headers = tuple(
-            (key, value)
-            for key, value in answer.headers
-            if key in PASSED_HEADERS or key.startswith(PASSED_PREFIXES)
-        )
+        passed = self._api.passed_headers.passes
+        headers = tuple((key, value) for key, value in answer.headers if passed(key))
         body = self._metered(answer.body)
         if answer.status >= 400:
             return HttpResponse(answer.status, headers, await self._error_body(body), self._close)
@@ -133,9 +137,11 @@ class ModelExchange:
                 whole += chunk[: ERROR_BODY_BYTES - len(whole)]
         except Cut:
             log.debug("an error of the model API broke off")
-        if self._credential is None:
-            return bytes(whole)
-        return self._credential.removed_from(bytes(whole))
+        return self._without_credential(bytes(whole))
+
+    def _without_credential(self, data: bytes) -> bytes:
+        credential = self._road.credential
+        return data if credential is None else credential.removed_from(data)
 
     def _end(self, status: int, problem: str = "") -> None:
         """Write it down, once. Whatever was used before a problem counts."""
@@ -151,18 +157,25 @@ class ModelExchange:
         whole = problem in ("", "unreachable")
         seconds = time.monotonic() - self._began
         tally = Tally() if free else self._meter.tally(whole=whole, seconds=seconds)
-        used = tally.model_dump(exclude={"error_type"})
+        used = tally.model_dump(exclude={"error_type", "verdict"})
         duration = round(seconds * 1000)
         error_type = tally.error_type or problem
         seen = ModelRequestSeen(
             status=status,
             duration_ms=duration,
             error_type=error_type,
+            verdict=tally.verdict if tally.error_type else _VERDICTS.get(problem, tally.verdict),
             unanswered=problem == "unreachable",
             left_out=self._asked.left_out,
             **used,
         )
-        self._bill.count(seen, self._asked.ceiling_usd)
+        said = self._without_credential(self._meter.error.message.encode(errors="replace"))
+        self._bill.count(
+            seen,
+            self._asked.ceiling_usd,
+            said=said.decode(errors="replace"),
+            failed_before=self._failed_before,
+        )
 
     async def _close(self) -> None:
         """Let go of the upstream; a request that has not ended by now counts as given up."""
@@ -172,11 +185,15 @@ class ModelExchange:
             self._end(CLIENT_GONE, "client_gone")
 
 
-def _sent_on(headers: Headers) -> Headers:
-    kept = tuple(
-        (key, value)
-        for key, value in end_to_end(headers)
-        if key in SENT_HEADERS or key.startswith(SENT_PREFIXES)
-    )
+_VERDICTS: dict[str, ModelVerdict] = {
+    "stream_cut": "cut",
+    "unreachable": "unreachable",
+    "redirected": "error",
+}
+"""What problems of ours mean."""
+
+
+def _sent_on(headers: Headers, sent: PassedHeaders) -> Headers:
+    kept = tuple((key, value) for key, value in end_to_end(headers) if sent.passes(key))
     # It was read as JSON; and nothing comes compressed, since it has to be read on the way.
     return (*kept, ("content-type", "application/json"), ("accept-encoding", "identity"))

@@ -9,11 +9,32 @@ from __future__ import annotations
 import re
 
 from orchestrator.domain.result import Reason
-from orchestrator.gateway.model.credential import KEYS
 from orchestrator.gateway.model.upstream import ModelWay
+from orchestrator.gateway.model.verdicts import ModelVerdict
 
 UNREACHABLE = "the orchestrator cannot reach the model API"
 """How the gateway's own answer begins (gateway/model/errors.py)."""
+
+
+VERDICT_REASONS: dict[ModelVerdict, Reason] = {
+    "quota": "api_rate_limit",
+    "rate_limit": "api_rate_limit",
+    "overloaded": "api_overloaded",
+    "auth": "api_auth",
+    "cut": "stream_cut",
+    "length": "max_tokens",
+    "refusal": "refusal",
+}
+"""Why a turn has no answer, by what the gateway has seen of its last request; any other is an
+api_error."""
+
+ELSEWHERE: frozenset[ModelVerdict] = frozenset(("quota", "rate_limit", "overloaded", "auth"))
+"""What does not hold for another provider: there the same task may well be answered."""
+
+
+def reason_of(verdict: ModelVerdict) -> Reason:
+    """What a turn came to whose last request came to that."""
+    return "ok" if verdict == "" else VERDICT_REASONS.get(verdict, "api_error")
 
 
 def model_failure(reason: Reason, said: str, way: ModelWay) -> str:
@@ -22,7 +43,8 @@ def model_failure(reason: Reason, said: str, way: ModelWay) -> str:
     words = f" ({said})" if said else ""
     match reason:
         case "api_auth" if way.address:
-            mend = f"set {way.variable} to one that it accepts" if way.variable else f"set {KEYS}"
+            mend = f"set {way.variable} to one that it accepts"
+            mend = mend if way.variable else f"set {way.key_variables}"
             what = f"does not accept {way.variable}" if way.variable else "wants a credential"
             return f"{where} {what}{words}; {mend}. `orchestrator doctor` checks it"
         case "api_auth":
@@ -64,7 +86,7 @@ def _api_error(where: str, said: str, way: ModelWay) -> str:
         return f"{where} does not know what was asked for{words}; check `model` in agent.md"
     if 400 <= code < 500:
         return f"{where} refused the request{words}"
-    base = "; if it goes on, check ANTHROPIC_BASE_URL" if way.address else ""
+    base = f"; if it goes on, check {way.base_variable}" if way.address else ""
     return f"{where} failed{words}; run it again{base}"
 
 

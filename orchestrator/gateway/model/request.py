@@ -13,9 +13,8 @@ from typing import Literal
 from pydantic import Field
 
 from orchestrator.domain import Frozen
-from orchestrator.gateway.model.given import IsOffered, every_tool, narrowed
-from orchestrator.gateway.model.prices import Used, cost_usd
-from orchestrator.gateway.model.remote_features import is_local_tool
+from orchestrator.gateway.model.money.price_table import MAX_OUTPUT_TOKENS, ProviderName
+from orchestrator.gateway.model.money.prices import Used, cost_usd, price_of
 
 MAX_BODY_PARTS = 300_000
 """Texts, commas and brackets of a body, outside of texts: many times what a full context has. To
@@ -27,18 +26,8 @@ BODY_NUMBER_CHARS = 100
 BYTES_PER_INPUT_TOKEN = 2
 """Where the API did not say. Few texts have more tokens than that; none has more than bytes."""
 
-CONTEXT_TOKENS = 1_000_000
-"""What no model reads more of in one request: the API refuses what goes beyond it, for nothing."""
-
-PICTURE_TOKENS = 5_000
-"""Of one picture, however few its bytes: the API scales a larger one down to less than that."""
-
-MAX_OUTPUT_TOKENS = 128_000
-"""What no model goes beyond in one answer; also counted where a request does not say how much."""
-
 NAME_CHARS = 100
 """Of a name that goes into an event."""
-
 
 MAX_LEFT_OUT = 10
 """Names of what was left out of a request, in its event."""
@@ -51,9 +40,11 @@ class Unreadable(ValueError):
 class Asked(Frozen):
     """What decides the price of a request, as far as it is known before its answer."""
 
+    provider: ProviderName = "anthropic"
     model: str = ""
     body_bytes: int = 0
     max_tokens: int = MAX_OUTPUT_TOKENS
+    """That the answer may have."""
     stream: bool = False
     pictures: int = 0
     documents: bool = False
@@ -81,8 +72,13 @@ class Asked(Frozen):
         """What it costs when no text has fewer tokens than bytes, all of it is written to the
         cache, and the model writes all that it may.
         """
-        most = CONTEXT_TOKENS if self.server_tools else self._read(self.body_bytes)
-        return cost_usd(self.model, self.used(most, self.max_tokens))
+        price = price_of(self.model, self.provider)
+        most = price.context_tokens if self.server_tools else self._read(self.body_bytes)
+        return self.cost_usd(self.used(most, self.max_tokens))
+
+    def cost_usd(self, used: Used, model: str = "") -> float:
+        """What it costs to have used that, of the model that has answered."""
+        return cost_usd(model or self.model, used, self.provider)
 
     def used(self, input_tokens: int, output_tokens: int, web_searches: int = 0) -> Used:
         """What it took if it read and wrote so much, as long as the API has not said."""
@@ -98,9 +94,10 @@ class Asked(Frozen):
         )
 
     def _read(self, text_tokens: int) -> int:
+        price = price_of(self.model, self.provider)
         if self.documents:
-            return CONTEXT_TOKENS
-        return min(text_tokens + self.pictures * PICTURE_TOKENS, CONTEXT_TOKENS)
+            return price.context_tokens
+        return min(text_tokens + self.pictures * price.picture_tokens, price.context_tokens)
 
 
 def read_body(body: bytes) -> dict[str, object]:
@@ -125,28 +122,31 @@ def read_body(body: bytes) -> dict[str, object]:
     return asked
 
 
-def asked_for(body: dict[str, object], size: int, is_offered: IsOffered = every_tool) -> Asked:
-    """What a body of that size asks for."""
-    most = body.get("max_tokens")
-    known = type(most) is int and 0 < most < MAX_OUTPUT_TOKENS
-    tools = body.get("tools")
-    objects = list(_objects(body))
-    kept, left_out = narrowed(body, is_offered)
-    return Asked(
-        model=plain_name(body.get("model")),
-        plain_model=plain_name(body.get("model")) == body.get("model", ""),
-        left_out=tuple(plain_name(name) for name in left_out[:MAX_LEFT_OUT]),
-        sent=json.dumps(kept).encode() if kept != body else None,
-        body_bytes=size,
-        max_tokens=most if known else MAX_OUTPUT_TOKENS,
-        stream=body.get("stream") is True,
-        pictures=sum(each.get("type") == "image" for each in objects),
-        documents=any(map(_is_document, objects)),
-        server_tools=any(map(_is_server_tool, tools if isinstance(tools, list) else ())),
-        caches=_longest_cache(objects),
-        fast=body.get("speed") == "fast",
-        us_only=body.get("inference_geo") == "us",
-    )
+def most_output(model: str, provider: ProviderName, *wanted: object) -> int:
+    """How many tokens an answer can have: what the request wants, in any of these places, or what
+    the model is able to.
+    """
+    able = price_of(model, provider).output_tokens
+    known = [most for most in wanted if type(most) is int and most > 0]
+    return min(max(known), able) if known else able
+
+
+def kept_parts(
+    body: dict[str, object], keys: frozenset[str], within: str = ""
+) -> tuple[dict[str, object], list[str]]:
+    """A part of a request without what no agent is given, and the names of that."""
+    left_out = [f"{within}{key}" for key in body if key not in keys]
+    return {key: value for key, value in body.items() if key in keys}, left_out
+
+
+def sent_in_place(body: dict[str, object], kept: dict[str, object]) -> bytes | None:
+    """What is sent in the place of a body; None where that is all of it."""
+    return json.dumps(kept).encode() if kept != body else None
+
+
+def shown_names(names: list[str]) -> tuple[str, ...]:
+    """Names of what was left out, as they may go into an event."""
+    return tuple(plain_name(name) for name in names[:MAX_LEFT_OUT])
 
 
 def plain_name(value: object) -> str:
@@ -155,9 +155,9 @@ def plain_name(value: object) -> str:
     return "".join(c for c in text[:NAME_CHARS] if c.isprintable())
 
 
-def _objects(body: object) -> Iterator[dict[str, object]]:
-    """All objects of a body, wherever they stand: blocks may be in results of tools, in documents,
-    and where only a later version of the API looks for them.
+def objects_of(body: object) -> Iterator[dict[str, object]]:
+    """All objects of a body, wherever they stand: what they hold may be in results of tools, in
+    documents, and where only a later version of the API looks for it.
     """
     waiting = [body]
     while waiting:
@@ -167,28 +167,6 @@ def _objects(body: object) -> Iterator[dict[str, object]]:
             waiting.extend(value.values())
         elif isinstance(value, list):
             waiting.extend(value)
-
-
-def _is_document(block: dict[str, object]) -> bool:
-    """A document that is not plain text, or whatever else, other than a picture, comes in bytes."""
-    source = block.get("source")
-    kind = source.get("type") if isinstance(source, dict) else None
-    if block.get("type") == "document":
-        return kind not in ("text", "content")
-    return kind == "base64" and block.get("type") != "image"
-
-
-def _is_server_tool(tool: object) -> bool:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    return not is_local_tool(kind)
-
-
-def _longest_cache(objects: list[dict[str, object]]) -> Literal["", "minutes", "hour"]:
-    wanted = [each["cache_control"] for each in objects if each.get("cache_control")]
-    if not wanted:
-        return ""
-    short = all(isinstance(each, dict) and each.get("ttl") in (None, "5m") for each in wanted)
-    return "minutes" if short else "hour"
 
 
 def _has_too_many_parts(body: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The scripted model: an endpoint like the model API's that plays a script.
+"""The scripted model: an endpoint like the model APIs that plays a script, in each one's format.
 
 For demos without a key, and for tests: the CLI is the real one and does what it is told.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import secrets
 import stat
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import anyio
 from pydantic import (
@@ -31,10 +29,22 @@ from orchestrator.catalog.validation import sentence
 from orchestrator.domain import Frozen
 from orchestrator.errors import AuthorError
 from orchestrator.gateway.model.upstream import UpstreamLost, UpstreamRequest, UpstreamResponse
+from orchestrator.gateway.model.voices.anthropic import AnthropicVoice
+from orchestrator.gateway.model.voices.chat import ChatVoice
+from orchestrator.gateway.model.voices.gemini import GeminiVoice
+from orchestrator.gateway.model.voices.responses import ResponsesVoice
+from orchestrator.gateway.model.voices.spoken import (
+    Means,
+    Overheard,
+    SaidCall,
+    SaidText,
+    SaidUsage,
+    Spoken,
+    Uttered,
+    Voice,
+    new_id,
+)
 from orchestrator.plain_yaml import Loc, YamlRefused, load_document, written
-
-TEXT_PIECES = 3
-"""How many deltas a text comes in."""
 
 SCRIPT_BYTES = 16 * 1024 * 1024
 """The longest script that is read."""
@@ -48,17 +58,6 @@ STEP_FORMS = (
 
 STEP_WORDS = ("text", "tool", "error", "blocks")
 """Each step has one of these."""
-
-ERROR_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    529: "overloaded_error",
-}
 
 
 class Text(Frozen):
@@ -124,6 +123,9 @@ class Refusal(Frozen):
     kind: Literal["error"] = "error"
     error: Annotated[int, Field(ge=400, le=599)]
     message: str = "this error is part of the script"
+    means: Means = ""
+    """Told as the API tells it that the account has nothing left, or that the conversation is too
+    long."""
     retry_after: Annotated[int, Field(ge=0)] | None = None
     """Seconds."""
     delay_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
@@ -155,6 +157,7 @@ def _full_form(step: object) -> object:
 
 
 Step = Annotated[ScriptedReply | Refusal, Field(discriminator="kind"), BeforeValidator(_full_form)]
+
 
 OVER = ScriptedReply(blocks=(Text(text="(the script has no more steps)"),))
 
@@ -281,61 +284,113 @@ class ScriptedUpstream:
 
     async def _answer(self, request: UpstreamRequest) -> UpstreamResponse:
         path = request.target.partition("?")[0]
-        if path == "/v1/messages/count_tokens":
-            return _json(200, {"input_tokens": max(1, len(request.body) // 4)})
-        if path != "/v1/messages":
-            return _error(404, "there is no such path in the scripted model")
+        spoken_to = _addressed(path)
+        if spoken_to is None:
+            return _error(AnthropicVoice(), Refusal(error=404, message=NO_PATH))
+        voice, way = spoken_to
+        if way.counts:
+            return _json(200, {way.counts: max(1, len(request.body) // 4)})
         asked = _parsed(request.body)
         if asked is None:
-            return _error(400, "the request's body is not a JSON object")
-        number = _answers_since_task(asked) if self._script.each_task else self._asked
-        step = self._script.step(number)
-        self._asked += 1
+            return _error(voice, Refusal(error=400, message=NO_OBJECT))
+        step = self._step(voice.heard(asked), is_aside=TITLES in request.body)
         if step.delay_seconds:
             await anyio.sleep(step.delay_seconds)
         if isinstance(step, Refusal):
-            return _error(step.error, step.message, step.retry_after)
-        message = _message(step, asked)
-        if not asked.get("stream"):
-            return _json(200, message, cut=step.cut)
-        headers = (("content-type", "text/event-stream"), ("request-id", _id("req")))
-        played = _played(message, cut=step.cut, pause=step.pause_seconds)
+            return _error(voice, step)
+        spoken = _spoken(step, voice.heard(asked), way.model or asked.get("model"))
+        if not (asked.get("stream") if way.streams is None else way.streams):
+            return _json(200, voice.whole(spoken, asked), cut=step.cut)
+        headers = (("content-type", "text/event-stream"), ("request-id", new_id("req")))
+        uttered = voice.streamed(spoken, asked)
+        played = _played(uttered, cut=step.cut, pause=step.pause_seconds)
         return UpstreamResponse(200, headers, played)
+
+    def _step(self, heard: list[Overheard], *, is_aside: bool) -> ScriptedReply | Refusal:
+        """What comes next; a CLI that asks for a title beside the conversation gets one, and the
+        script goes on as if it had not.
+        """
+        if is_aside:
+            return SCRIPTED_TITLE
+        number = _answers_since_task(heard) if self._script.each_task else self._asked
+        self._asked += 1
+        return self._script.step(number)
+
+
+TITLES = b"You are a title generator"
+"""How opencode 1.18.33 begins such a request."""
+
+SCRIPTED_TITLE = ScriptedReply(blocks=(Text(text="A task"),))
+
+NO_PATH = "there is no such path in the scripted model"
+NO_OBJECT = "the request's body is not a JSON object"
+
+
+class _Addressed(NamedTuple):
+    """What a path says."""
+
+    model: str = ""
+    streams: bool | None = None
+    """None where the body says it."""
+    counts: str = ""
+    """It only counts tokens, and this is what it calls them."""
+
+
+def _addressed(path: str) -> tuple[Voice, _Addressed] | None:
+    """Who is spoken to by that path, below an API's base URL or with it."""
+    match path.removeprefix("/v1"):
+        case "/messages":
+            return AnthropicVoice(), _Addressed()
+        case "/messages/count_tokens":
+            return AnthropicVoice(), _Addressed(counts="input_tokens")
+        case "/responses":
+            return ResponsesVoice(), _Addressed()
+        case "/chat/completions":
+            return ChatVoice(), _Addressed()
+    place, _, verb = path.partition(":")
+    model = place.rpartition("/models/")[2]
+    match verb:
+        case "generateContent" | "streamGenerateContent":
+            return GeminiVoice(), _Addressed(model, streams=verb.startswith("stream"))
+        case "countTokens":
+            return GeminiVoice(), _Addressed(model, counts="totalTokens")
+    return None
 
 
 # A step -> the API's words
 
 
-def _message(step: ScriptedReply, asked: Mapping[str, object]) -> dict[str, object]:
-    content: list[dict[str, object]] = []
+def _spoken(step: ScriptedReply, heard: list[Overheard], model: object) -> Spoken:
+    blocks: list[SaidText | SaidCall] = []
     for block in step.blocks:
         if isinstance(block, Text):
-            content.append({"type": "text", "text": _filled(block.text, asked)})
+            blocks.append(SaidText(_filled(block.text, heard)))
         else:
             filled = {
-                key: _filled(value, asked) if isinstance(value, str) else value
+                key: _filled(value, heard) if isinstance(value, str) else value
                 for key, value in block.input.items()
             }
-            call = {"id": _id("toolu"), "name": block.tool, "input": filled}
-            content.append({"type": "tool_use", **call})
+            blocks.append(SaidCall(block.tool, filled))
     uses_tools = any(isinstance(block, ToolCall) for block in step.blocks)
-    model = asked.get("model")
-    return {
-        "id": _id("msg"),
-        "type": "message",
-        "role": "assistant",
-        "model": model if isinstance(model, str) else "scripted",
-        "content": content,
-        "stop_reason": step.stop_reason or ("tool_use" if uses_tools else "end_turn"),
-        "stop_sequence": None,
-        "usage": step.usage.model_dump(),
-    }
+    usage = step.usage
+    return Spoken(
+        model=model if isinstance(model, str) else "scripted",
+        blocks=tuple(blocks),
+        stop=step.stop_reason or ("tool_use" if uses_tools else "end_turn"),
+        usage=SaidUsage(
+            input=usage.input_tokens,
+            output=usage.output_tokens,
+            cache_read=usage.cache_read_input_tokens,
+            cache_write=usage.cache_creation_input_tokens,
+        ),
+    )
 
 
-def _filled(text: str, asked: Mapping[str, object]) -> str:
+def _filled(text: str, heard: list[Overheard]) -> str:
     if "{" not in text:
         return text
-    results, texts = _said(asked, "tool_result"), _said(asked, "text")
+    results = [each.text for each in heard if each.who == "tool"]
+    texts = [each.text for each in heard if each.who == "user"]
     result = results[-1][:PLACEHOLDER_CHARS] if results else ""
     return (
         text.replace("{last_tool_result_json}", json.dumps(result))
@@ -345,112 +400,34 @@ def _filled(text: str, asked: Mapping[str, object]) -> str:
     )
 
 
-def _answers_since_task(asked: Mapping[str, object]) -> int:
+def _answers_since_task(heard: list[Overheard]) -> int:
     """How often the model has answered since the user said something last."""
     count = 0
-    for message in _messages(asked):
-        if message.get("role") == "assistant":
+    for each in heard:
+        if each.who == "model":
             count += 1
-        elif any(_said({"messages": [message]}, "text")):
+        elif each.who == "user" and each.text:
             count = 0
     return count
 
 
-def _messages(asked: Mapping[str, object]) -> list[dict[str, object]]:
-    messages = asked.get("messages")
-    return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
-
-
-def _said(asked: Mapping[str, object], kind: str) -> list[str]:
-    """What the user said, of a kind; the CLI's own reminders do not count."""
-    found = []
-    for message in _messages(asked):
-        content = message.get("content")
-        if message.get("role") == "system" and kind == "text":
-            found += _MIDWAY.findall(_text_of(content))
-        if message.get("role") != "user":
-            continue
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        for block in blocks if isinstance(blocks, list) else []:
-            if isinstance(block, dict) and block.get("type") == kind:
-                text = _text_of(block.get("text" if kind == "text" else "content"))
-                own = _without_reminders(text)
-                if own or not text:
-                    found.append(own)
-    return found
-
-
-_MIDWAY = re.compile(
-    r"^The user sent a new message while you were working:\n(.*?)\n\nThis is how Claude Code ",
-    re.DOTALL | re.MULTILINE,
-)
-"""How 2.1.325 tells the model what was said in the middle of a turn."""
-
-
-def _without_reminders(text: str) -> str:
-    """The CLI writes notes to the model into what others said."""
-    first, *rest = text.split("<system-reminder>")
-    return "".join([first, *(part.partition("</system-reminder>")[2] for part in rest)]).strip()
-
-
-def _text_of(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    blocks = content if isinstance(content, list) else []
-    texts = [block.get("text") for block in blocks if isinstance(block, dict)]
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
 async def _played(
-    message: dict[str, object], *, cut: CutKind, pause: float = 0.0
+    uttered: list[Uttered], *, cut: CutKind, pause: float = 0.0
 ) -> AsyncGenerator[bytes, None]:
-    events = [*_events(message)]
-    if cut:
-        # Neither has a message_delta; half a sentence, or all of it.
-        events = events[: -2 if cut == "clean" else -3 - TEXT_PIECES // 2]
-    for event in events:
-        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
-        await anyio.sleep(pause if event["type"] == "content_block_delta" else 0)
+    if cut == "clean":
+        uttered = [each for each in uttered if each.part != "end"]
+    elif cut:
+        last = max(at for at, each in enumerate(uttered) if each.part == "piece")
+        uttered = uttered[:last]
+    for each in uttered:
+        yield each.data
+        await anyio.sleep(pause if each.part == "piece" else 0)
     if cut is True:
         raise UpstreamLost("the script cuts the answer here")
 
 
-def _events(message: dict[str, object]) -> list[dict[str, object]]:
-    usage, content = message["usage"], message["content"]
-    assert isinstance(usage, dict)  # noqa: S101 made above
-    assert isinstance(content, list)  # noqa: S101 made above
-    started = {**message, "content": [], "stop_reason": None}
-    started["usage"] = {**usage, "output_tokens": min(1, usage["output_tokens"])}
-    events: list[dict[str, object]] = [{"type": "message_start", "message": started}]
-    for index, block in enumerate(content):
-        if block["type"] == "text":
-            opened: dict[str, object] = {"type": "text", "text": ""}
-            deltas = [{"type": "text_delta", "text": part} for part in _pieces(block["text"])]
-        else:
-            opened = {**block, "input": {}}
-            pieces = _pieces(json.dumps(block["input"]))
-            deltas = [{"type": "input_json_delta", "partial_json": part} for part in pieces]
-        events.append({"type": "content_block_start", "index": index, "content_block": opened})
-        events += [
-            {"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas
-        ]
-        events.append({"type": "content_block_stop", "index": index})
-    delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    total = {"output_tokens": usage["output_tokens"]}
-    return [
-        *events,
-        {"type": "message_delta", "delta": delta, "usage": total},
-        {"type": "message_stop"},
-    ]
-
-
-def _pieces(text: str) -> list[str]:
-    size = max(1, -(-len(text) // TEXT_PIECES))
-    return [text[at : at + size] for at in range(0, len(text), size)] or [""]
-
-
 def _json(status: int, value: object, *, cut: CutKind = False) -> UpstreamResponse:
-    headers = (("content-type", "application/json"), ("request-id", _id("req")))
+    headers = (("content-type", "application/json"), ("request-id", new_id("req")))
     return UpstreamResponse(status, headers, _whole(json.dumps(value).encode(), cut=cut))
 
 
@@ -463,13 +440,13 @@ async def _whole(data: bytes, *, cut: CutKind) -> AsyncGenerator[bytes, None]:
         raise UpstreamLost("the script cuts the answer here")
 
 
-def _error(status: int, message: str, retry_after: int | None = None) -> UpstreamResponse:
-    kind = ERROR_TYPES.get(status, "api_error")
-    answer = _json(status, {"type": "error", "error": {"type": kind, "message": message}})
-    if retry_after is None:
+def _error(voice: Voice, refusal: Refusal) -> UpstreamResponse:
+    said = voice.error(refusal.error, refusal.message, refusal.means)
+    answer = _json(refusal.error, said)
+    if refusal.retry_after is None:
         return answer
-    headers = (*answer.headers, ("retry-after", str(retry_after)))
-    return UpstreamResponse(status, headers, answer.body)
+    headers = (*answer.headers, ("retry-after", str(refusal.retry_after)))
+    return UpstreamResponse(answer.status, headers, answer.body)
 
 
 def _parsed(body: bytes) -> dict[str, object] | None:
@@ -478,7 +455,3 @@ def _parsed(body: bytes) -> dict[str, object] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(12)}"

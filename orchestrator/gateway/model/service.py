@@ -1,59 +1,71 @@
-"""Settings -> the way to the model, made once; each run gets an access of its own."""
+"""Settings -> the ways to the models, made once; each run gets an access of its own."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from orchestrator.errors import OperatorError
 from orchestrator.gateway.model.access import ModelAccess
-from orchestrator.gateway.model.credential import (
-    KEYS,
-    WITHOUT_A_MODEL,
-    Credential,
-    credential_of,
-)
+from orchestrator.gateway.model.credential import WITHOUT_A_MODEL, credential_of
+from orchestrator.gateway.model.exchange import Road
+from orchestrator.gateway.model.formats.known import FORMATS
+from orchestrator.gateway.model.money.price_table import ProviderName
+from orchestrator.gateway.model.providers import PROVIDERS, base_url_of
 from orchestrator.gateway.model.upstream import HttpUpstream, ModelWay, Upstream
-from orchestrator.settings import ANTHROPIC_BASE_URL, Settings
+from orchestrator.runners.contract import WireFormat
+from orchestrator.settings import Settings
 
 
 class ModelService:
-    """Gives out accesses to one model, or to others in its place."""
+    """Gives out accesses to the models of each provider, or to others in their place."""
 
-    def __init__(
-        self, upstream: Upstream | None, credential: Credential | None = None, address: str = ""
-    ) -> None:
-        self._upstream = upstream
-        self._credential = credential
-        variable = credential.variable if credential is not None else ""
-        self._way = ModelWay(address, variable)
+    def __init__(self, roads: Mapping[ProviderName, Road] | None = None) -> None:
+        self._roads = roads or {}
+
+    def lacks_credential(self, wire_format: WireFormat) -> str:
+        """The variables of which one has to be set before this format leads anywhere; "" if it
+        does.
+        """
+        provider = FORMATS[wire_format].provider
+        return "" if provider in self._roads else PROVIDERS[provider].key_variables
 
     def access(
-        self, *, upstream: Upstream | None = None, server_tools: frozenset[str] = frozenset()
+        self,
+        *,
+        wire_format: WireFormat = "anthropic",
+        upstream: Upstream | None = None,
+        server_tools: frozenset[str] = frozenset(),
     ) -> ModelAccess:
         """What one container may use. Another upstream, such as a scripted one, gets no credential.
 
-        `server_tools` are those of the API's own that it may have used, such as "web_search".
+        The format decides which paths there are, and whose API it is. `server_tools` are those of
+        the API's own that it may have used, such as "web_search".
         """
-        credential, way = None, ModelWay()
-        if upstream is None:
-            upstream, credential, way = self._upstream, self._credential, self._way
-        if upstream is None:
+        if upstream is not None:
+            return ModelAccess(upstream, None, server_tools, wire_format=wire_format)
+        if missing := self.lacks_credential(wire_format):
             raise OperatorError(
-                f"there is no credential for the model API; set {KEYS}; {WITHOUT_A_MODEL}"
+                f"there is no credential for the model API; set {missing}; {WITHOUT_A_MODEL}"
             )
-        return ModelAccess(upstream, credential, server_tools, way)
+        road = self._roads[FORMATS[wire_format].provider]
+        return ModelAccess(road.upstream, road.credential, server_tools, road.way, wire_format)
 
 
 @asynccontextmanager
 async def open_model_service(settings: Settings) -> AsyncIterator[ModelService]:
-    """Settings -> the real model. Without a credential only accesses of another upstream work."""
-    credential = credential_of(settings)
-    if credential is None and settings.anthropic_base_url == ANTHROPIC_BASE_URL:
-        yield ModelService(None)
-        return
-    upstream = HttpUpstream(settings.anthropic_base_url)
-    try:
-        yield ModelService(upstream, credential, settings.anthropic_base_url)
-    finally:
-        await upstream.aclose()
+    """Settings -> the real models. Of a provider without a credential, only accesses of another
+    upstream work; unless it is at an address of the operator's, which may want none.
+    """
+    roads: dict[ProviderName, Road] = {}
+    async with AsyncExitStack() as held:
+        for name, provider in PROVIDERS.items():
+            credential, base_url = credential_of(settings, name), base_url_of(settings, name)
+            if credential is None and base_url == provider.usual_base_url:
+                continue
+            upstream = HttpUpstream(base_url, provider.base_variable)
+            held.push_async_callback(upstream.aclose)
+            variable = credential.variable if credential is not None else ""
+            way = ModelWay(base_url, variable, provider.base_variable, provider.key_variables)
+            roads[name] = Road(upstream, credential, way)
+        yield ModelService(roads)

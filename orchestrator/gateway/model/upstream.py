@@ -74,6 +74,10 @@ class ModelWay(NamedTuple):
     """Empty where a script plays the model."""
     variable: str = ""
     """The one that holds the credential; empty without one."""
+    base_variable: str = "ANTHROPIC_BASE_URL"
+    """The one that holds the address."""
+    key_variables: str = "ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN or CLAUDE_CODE_OAUTH_TOKEN"
+    """Those that could hold the credential, as they are told."""
 
 
 class UpstreamLost(Exception):
@@ -98,8 +102,9 @@ class Upstream(Protocol):
 class HttpUpstream:
     """The API behind a URL. Proxies and certificates of the process's environment count."""
 
-    def __init__(self, base_url: str) -> None:
-        self._base = _checked(base_url)
+    def __init__(self, base_url: str, variable: str = "ANTHROPIC_BASE_URL") -> None:
+        """`variable` is the one that the operator has set the URL with."""
+        self._base = _checked(base_url, variable)
         self._client: httpx.AsyncClient | None = None
 
     @asynccontextmanager
@@ -189,7 +194,7 @@ class HttpUpstream:
         return f"{kind} at {self._base}"
 
 
-def _checked(base_url: str) -> str:
+def _checked(base_url: str, variable: str) -> str:
     try:
         parts = urlsplit(base_url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -198,7 +203,7 @@ def _checked(base_url: str) -> str:
         good = False
     if not good or parts.username or parts.password or parts.query or parts.fragment:
         raise OperatorError(
-            "ANTHROPIC_BASE_URL is not a plain http(s) URL; write https://host[:port][/path], "
-            "without a password, and put the credential into ANTHROPIC_AUTH_TOKEN"
+            f"{variable} is not a plain http(s) URL; write https://host[:port][/path], without a "
+            "password, and put the credential into the variable for it"
         )
     return base_url.rstrip("/")

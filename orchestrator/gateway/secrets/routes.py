@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Secret
 from orchestrator.domain.container import ROUTES_URL
+from orchestrator.domain.hosts import written_host
 from orchestrator.errors import AuthorError, OperatorError
 from orchestrator.gateway.doorway import Decided, Doorway, Observer, undecided
 from orchestrator.gateway.egress.dial import Addresses, Denied, Dialer
@@ -277,7 +278,7 @@ class _Asked:
 
 
 def _authority(host: str, port: int) -> str:
-    name = f"[{host}]" if ":" in host else host
+    name = written_host(host)
     return name if port == HTTPS_PORT else f"{name}:{port}"
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
-import anyio.to_process
 from pydantic import JsonValue
 
 from orchestrator import output, tool_rules

@@ -43,7 +43,7 @@ def remote_network(server: ToolServer) -> Network:
     return Network(
         mode="allow",
         allow=(*own, *network.allow),
-        allow_private=network.allow_private or (() if own else (f"{host}:{port}",)),
+        allow_private=network.allow_private,
         deny=network.deny,
     )
 
@@ -54,10 +54,11 @@ async def remote_client(
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """An HTTP client that reaches what server.yaml allows, and nothing else."""
     scheme = "http" if (server.url or "").startswith("http://") else "https"
-    backend = _VettedConnections(EgressRules(remote_network(server)), dialer, decided, scheme)
+    rules = EgressRules(remote_network(server))
+    backend = _VettedConnections(rules, dialer, decided, scheme)
     timeout = httpx2.Timeout(REMOTE_SECONDS, read=None)
     async with httpx2.AsyncClient(
-        transport=_Bounded(backend, dialer.ssl_context()),
+        transport=_Bounded(rules, backend, dialer.ssl_context()),
         auth=auth,
         timeout=timeout,
         trust_env=False,
@@ -166,15 +167,24 @@ class _VettedConnection(httpcore2.AsyncNetworkStream):
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """HTTP on those connections, whose answers end at a limit."""
+    """HTTP on those connections, whose answers end at a limit; plain HTTP stays on the inside."""
 
-    def __init__(self, backend: _VettedConnections, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, rules: EgressRules, backend: _VettedConnections, context: ssl.SSLContext
+    ) -> None:
         super().__init__(verify=context, trust_env=False)
+        self._rules = rules
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context, network_backend=backend, max_connections=32, keepalive_expiry=60
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        host, port = request.url.host, request.url.port or 80
+        if request.url.scheme != "https" and not self._rules.name(host, port).private:
+            raise httpx2.ConnectError(
+                f"{host}:{port} blocked: it would be plain HTTP, which others can read, and the "
+                "host is not under network.allow_private in server.yaml"
+            )
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()

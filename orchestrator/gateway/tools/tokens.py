@@ -70,12 +70,19 @@ class KeptLogin(BaseModel):
 
 
 class TokenFile:
-    """TokenStorage of the SDK, in a file of ours that no other user can read."""
+    """TokenStorage of the SDK, in a file of ours that no other user can read.
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self._path = folder / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
-        self._url = url
-        self.kept = KeptLogin(url=url)
+    It belongs to one server of one project, and to who it is that asks there: what a person has
+    logged in to is not for a program with credentials of its own, nor for another project that
+    names the same URL.
+    """
+
+    def __init__(self, folder: Path, project: str, server: ToolServer) -> None:
+        auth = None if server.auth is None else server.auth.model_dump()
+        whose = json.dumps([project, server.name, server.url, auth])
+        self._path = folder / f"{hashlib.sha256(whose.encode()).hexdigest()[:32]}.json"
+        self._url = server.url or ""
+        self.kept = KeptLogin(url=self._url)
 
     async def load(self) -> None:
         """Read again what is there: another process may have renewed it."""
@@ -276,7 +283,7 @@ Called = Callable[[], Awaitable[AuthorizationCodeResult]]
 def auth_of(
     server: ToolServer,
     secret_values: dict[str, SecretStr],
-    folder: Path,
+    file: TokenFile,
     *,
     redirect: str = "http://127.0.0.1/callback",
     show: ShowPage | None = None,
@@ -288,7 +295,6 @@ def auth_of(
         return None
     if isinstance(auth, SecretHeader):
         return HeaderAuth(auth, secret_values[auth.secret])
-    file = TokenFile(folder, url)
     if isinstance(auth, ClientCredentials):
         credentials = _Credentials(
             url,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import anyio
-import anyio.to_process
 from pydantic import JsonValue
 
 from orchestrator import output, tool_rules
 from orchestrator.domain.tool_lock import Brokered
+from orchestrator.gateway.elsewhere import run_elsewhere
 from orchestrator.tool_rules import ToolVerdict, What
 
 ARGUMENTS_SECONDS = 10.0
@@ -58,11 +58,10 @@ async def _elsewhere(
     decide(arguments, violations=remember)
     found: tuple[str, ...] = ()
     try:
-        with anyio.fail_after(ARGUMENTS_SECONDS):
-            for value, schema in asked:
-                found = await anyio.to_process.run_sync(
-                    output.violations, value, dict(schema), cancellable=True
-                )
+        for value, schema in asked:
+            found = await run_elsewhere(
+                output.violations, value, dict(schema), seconds=ARGUMENTS_SECONDS
+            )
     except (TimeoutError, anyio.BrokenWorkerProcess):
         found = ("they take too long to be compared with its schema",)
     return lambda *_: found

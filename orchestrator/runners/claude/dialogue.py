@@ -6,15 +6,17 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import Launch
 from orchestrator.runners.claude import input as claude_input
-from orchestrator.runners.claude.launch import history_file, server_log
+from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.output import ControlAnswered, ControlAsked, Parsed, Parser
-from orchestrator.runners.claude.permissions import is_asked_about, is_offered
-from orchestrator.runners.contract import Abilities, Dialogue
+from orchestrator.runners.claude.permissions import decide
+from orchestrator.runners.claude.tools import CLAUDE_TOOLS
+from orchestrator.runners.contract import Abilities, Dialogue, LaunchTerms, RuleDecision, WireFormat
+from orchestrator.runners.launching import server_log
+from orchestrator.runners.lines import MAX_UNANSWERED
+from orchestrator.runners.rule_names import is_offered
 from orchestrator.runners.signs import Listening, PermissionAsked, Sign
-
-MAX_UNANSWERED = 64
-"""Requests that are answered at a time: any process in the container can make them up."""
 
 
 class ClaudeDialogue:
@@ -73,15 +75,21 @@ class Claude:
     """claude, versions 2.1.197 and 2.1.325."""
 
     name = "claude"
-    abilities = Abilities(rehearses=True)
+    abilities = Abilities(rehearses=True, decides_by_itself=True, edits_input=True)
+    wire_formats: tuple[WireFormat, ...] = ("anthropic",)
+    tools = CLAUDE_TOOLS
 
-    def dialogue(self) -> Dialogue:
+    def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
+        return claude_launch.launch(agent, terms)
+
+    def is_own_variable(self, name: str, own: Mapping[str, str]) -> bool:
+        return claude_launch.is_own_variable(name, own)
+
+    def dialogue(self, launch: Launch) -> Dialogue:  # noqa: ARG002 its arguments said it all
         return ClaudeDialogue()
 
-    def is_asked_about(
-        self, asked: PermissionAsked, allow_rules: Sequence[str], ask_rules: Sequence[str]
-    ) -> bool:
-        return is_asked_about(asked, allow_rules, ask_rules)
+    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
+        return decide(agent, asked)
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:
         return is_offered(agent, tool)
@@ -89,5 +97,5 @@ class Claude:
     def server_log(self, server: str) -> str:
         return server_log(server)
 
-    def history_file(self, conversation: str, cwd: str) -> str:
-        return history_file(conversation, cwd)
+    def history_file(self, conversation: str, cwd: str) -> str | None:
+        return claude_launch.history_file(conversation, cwd)

@@ -15,19 +15,12 @@ from orchestrator.runners.json_fields import (
     text_of,
     texts_of,
 )
-from orchestrator.runners.signs import ToolCalled, TurnEnded
+from orchestrator.runners.signs import STATUS_REASONS, ToolCalled, TurnEnded
 
 _SUBTYPES: dict[str, Reason] = {
     "error_max_turns": "max_turns",
     "error_max_budget_usd": "budget",
     "error_during_execution": "cancelled",
-}
-_STATUSES: dict[int, Reason] = {
-    401: "api_auth",
-    403: "api_auth",
-    429: "api_rate_limit",
-    503: "api_overloaded",
-    529: "api_overloaded",
 }
 _FAULTS: dict[str, Reason] = {
     "authentication_failed": "api_auth",
@@ -99,7 +92,7 @@ def _reason(event: Mapping[str, object], fault: str) -> Reason:
     if event.get("is_error") is True:
         status = int_of(event, "api_error_status")
         if status is not None:
-            return _STATUSES.get(status, "api_error")
+            return STATUS_REASONS.get(status, "api_error")
         if fault in _FAULTS:
             return _FAULTS[fault]
         return "stream_cut" if _CUT.search(text_of(event, "result")) else "api_error"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+
+from orchestrator.runners.lines import line
 
 
 def initialize(request_id: str) -> bytes:
@@ -55,22 +56,18 @@ def deny(request_id: str, message: str) -> bytes:
 def refuse(request_id: str, why: str) -> bytes:
     """The line for a request that we do not know, so that the CLI does not wait for more."""
     error = {"subtype": "error", "request_id": request_id, "error": why}
-    return _line({"type": "control_response", "response": error})
+    return line({"type": "control_response", "response": error})
 
 
 def _message(blocks: list[dict[str, str]], message_id: str = "") -> bytes:
-    line: dict[str, object] = {"type": "user", "message": {"role": "user", "content": blocks}}
-    return _line({**line, "uuid": message_id} if message_id else line)
+    said: dict[str, object] = {"type": "user", "message": {"role": "user", "content": blocks}}
+    return line({**said, "uuid": message_id} if message_id else said)
 
 
 def _request(request_id: str, request: dict[str, object]) -> bytes:
-    return _line({"type": "control_request", "request_id": request_id, "request": request})
+    return line({"type": "control_request", "request_id": request_id, "request": request})
 
 
 def _answer(request_id: str, response: dict[str, object]) -> bytes:
     success = {"subtype": "success", "request_id": request_id, "response": response}
-    return _line({"type": "control_response", "response": success})
-
-
-def _line(value: dict[str, object]) -> bytes:
-    return json.dumps(value).encode() + b"\n"  # all ASCII: no character of it can end the line
+    return line({"type": "control_response", "response": success})

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from orchestrator.domain import Frozen
 from orchestrator.runners.claude.endings import turn_ended
 from orchestrator.runners.json_fields import (
     bounded_dict_of,
-    clean,
     dict_of,
     dicts_of,
-    has_more_parts,
     id_of,
     int_of,
     name_of,
     names_of,
     text_of,
 )
+from orchestrator.runners.lines import CliLine, CliLines, is_shown_whole, noise
 from orchestrator.runners.signs import (
     Noise,
     PermissionAsked,
@@ -33,18 +31,6 @@ from orchestrator.runners.signs import (
     ToolCalled,
     ToolReturned,
 )
-
-OUTPUT_LINE_BYTES = 8 * 1024 * 1024
-"""The longest line that is read; of a longer one nothing is kept but the news that it came."""
-
-ASKED_CHARS = 1024 * 1024
-"""Of the input of a call that the caller has to approve: no caller reads more than that."""
-
-MAX_LINE_PARTS = 100_000
-"""Texts, commas and brackets of a line, outside of texts: ten times of what is handed on of it."""
-
-NOISE_CHARS = 500
-"""How much of a line that cannot be parsed is repeated."""
 
 
 class ControlAnswered(Frozen):
@@ -70,44 +56,23 @@ class Parser:
     """
 
     def __init__(self) -> None:
-        self._line = bytearray()
-        self._skipping = False
+        self._lines = CliLines()
         self._fault = ""
         """What the CLI called the error of this turn, when it spoke in the model's place."""
 
     def feed(self, data: bytes) -> list[Parsed]:
         """The signs of the lines that these bytes complete."""
-        signs: list[Parsed] = []
-        *whole, rest = data.split(b"\n")
-        for piece in whole:
-            self._take(piece, signs)
-            self._end_line(signs)
-        self._take(rest, signs)
-        return signs
+        return self._understood(self._lines.feed(data))
 
     def finish(self) -> list[Parsed]:
         """The signs of a last line that was never ended."""
+        return self._understood(self._lines.finish())
+
+    def _understood(self, lines: Iterable[CliLine]) -> list[Parsed]:
         signs: list[Parsed] = []
-        self._end_line(signs)
+        for event, text in lines:
+            signs += [noise(text)] if event is None else self._signs(event, text)
         return signs
-
-    def _take(self, piece: bytes, signs: list[Parsed]) -> None:
-        if self._skipping:
-            return
-        if len(self._line) + len(piece) > OUTPUT_LINE_BYTES:
-            self._skipping = True
-            self._line.clear()
-            signs.append(Noise(text=f"a line of more than {OUTPUT_LINE_BYTES} bytes"))
-        else:
-            self._line += piece
-
-    def _end_line(self, signs: list[Parsed]) -> None:
-        text = self._line.decode(errors="replace").strip()
-        self._line.clear()
-        self._skipping = False
-        if text:
-            event = _event(text)
-            signs += [_noise(text)] if event is None else self._signs(event, text)
 
     def _signs(self, event: Mapping[str, object], text: str) -> list[Parsed]:
         match event.get("type"):
@@ -134,25 +99,11 @@ class Parser:
                 return []  # 2.1.325 says every 30 s that a tool still runs
             case "control_request" if request_id := id_of(event, "request_id"):
                 asked = _from_request(request_id, dict_of(event, "request"))
-                return [asked] if asked else [ControlAsked(request_id=request_id), _noise(text)]
+                return [asked] if asked else [ControlAsked(request_id=request_id), noise(text)]
             case "control_cancel_request" if request_id := id_of(event, "request_id"):
                 return [PermissionWithdrawn(request_id=request_id)]
             case _:
-                return [_noise(text)]
-
-
-def _event(text: str) -> dict[str, object] | None:
-    if has_more_parts(text, MAX_LINE_PARTS):
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _noise(text: str) -> Noise:
-    return Noise(text=clean(text[:NOISE_CHARS]))
+                return [noise(text)]
 
 
 def _from_assistant(event: Mapping[str, object]) -> list[Parsed]:
@@ -238,7 +189,7 @@ def _from_request(request_id: str, request: Mapping[str, object]) -> Parsed | No
         call_id=call_id,
         tool=tool,
         input=given,
-        is_whole=given == request["input"] and len(json.dumps(given)) <= ASKED_CHARS,
+        is_whole=is_shown_whole(given, request["input"]),
         why=_why_asked(request),
     )
 

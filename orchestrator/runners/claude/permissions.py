@@ -6,13 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from orchestrator.domain.agent import AgentSpec, Permissions
-from orchestrator.runners.claude.tools import (
-    MCP,
-    names_server,
-    rule_tool,
-    server_names,
-    server_prefix,
-)
+from orchestrator.runners.contract import RuleDecision
+from orchestrator.runners.rule_names import MCP, is_named, rule_tool, server_rules, whole_tools
 from orchestrator.runners.signs import PermissionAsked
 
 _EVERY_CALL = {"Bash": "Bash(**)", "WebFetch": "WebFetch(domain:*)"}
@@ -20,12 +15,16 @@ _EVERY_CALL = {"Bash": "Bash(**)", "WebFetch": "WebFetch(domain:*)"}
 with "Bash" or "Bash(*)", 2.1.197 asks about what is denied, and runs it when told to."""
 
 
+ONE_BY_ONE = (
+    "this has several parts, and not all of them may run; make each a call of its own, to see which"
+)
+
+
 def permission_flags(
     permissions: Permissions,
     *,
     servers: Iterable[str],
     ask_rules: Sequence[str],
-    approvals: bool,
     more_tools: Sequence[str] = (),
 ) -> list[str]:
     """What may run, what is asked about, and whether the CLI can ask us at all.
@@ -34,7 +33,7 @@ def permission_flags(
     settings file, which the agent could rewrite.
     """
     flags = ["--permission-mode", "dontAsk"]
-    if approvals:
+    if ask_rules:
         flags = ["--permission-mode", "default", "--permission-prompt-tool", "stdio"]
     parted = _parted_tools(permissions.deny, ask_rules)
     named = (*permissions.allow, *ask_rules, *more_tools)
@@ -52,7 +51,7 @@ def permission_flags(
     flags.append(f"--tools={','.join(tool for tool in tools if not tool.startswith(MCP))}")
     # Else 2.1.197 takes "(touch x)" for something else than every call, and runs it.
     allow = [rule for rule in permissions.allow if rule_tool(rule) not in parted]
-    allow += [*_server_rules(permissions, servers), *more_tools]
+    allow += [*server_rules(permissions, servers), *more_tools]
     if allow:
         flags.append(f"--allowedTools={','.join(allow)}")
     if permissions.deny:
@@ -60,55 +59,30 @@ def permission_flags(
     return flags
 
 
+def decide(agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
+    """The author said to ask about this call, or it may not run. The CLI also asks where no rule
+    says so, and any process in the container can ask in its place: about tools that agent.md does
+    not know.
+    """
+    asks = is_asked_about(asked, agent.permissions.allow, agent.ask_rules)
+    why = "" if asks or asked.why != "parts" else ONE_BY_ONE
+    return RuleDecision(verdict="ask" if asks else "deny", why=why)
+
+
 def is_asked_about(
     asked: PermissionAsked, allow_rules: Sequence[str], ask_rules: Sequence[str]
 ) -> bool:
-    """Whether the author said to ask about this call. The CLI also asks where no rule says so, and
-    any process in the container can ask in its place: about tools that agent.md does not know.
-    """
-    if not _is_named(asked.tool, (*allow_rules, *ask_rules)):
+    """Whether the author said to ask about this call."""
+    if not is_named(asked.tool, (*allow_rules, *ask_rules)):
         return False
-    if asked.why == "rule" or asked.tool in _whole_tools(ask_rules):
+    if asked.why == "rule" or asked.tool in whole_tools(ask_rules):
         return True
     # Of a tool that is allowed as a whole, no part waits for want of a rule.
-    return asked.why == "parts" and asked.tool in _whole_tools(allow_rules)
-
-
-def is_offered(agent: AgentSpec, tool: str) -> bool:
-    """Whether the model is to know of a tool: not of one of an MCP server that no rule lets it
-    call. The CLI would show it, and refuse the call.
-    """
-    if not tool.startswith(MCP):
-        return True
-    whole = _server_rules(agent.permissions, server_names(agent))
-    return _is_named(tool, (*agent.permissions.allow, *agent.ask_rules, *whole))
-
-
-def _server_rules(permissions: Permissions, servers: Iterable[str]) -> list[str]:
-    """Rules that allow servers of which the author names no tool."""
-    named = [rule_tool(rule) for rule in permissions.allow]
-    return [
-        server_prefix(server)
-        for server in servers
-        if server_prefix(server) not in permissions.deny
-        and not any(names_server(tool, server) for tool in named)
-    ]
+    return asked.why == "parts" and asked.tool in whole_tools(allow_rules)
 
 
 def _parted_tools(deny_rules: Sequence[str], ask_rules: Sequence[str]) -> list[str]:
     """Tools that are asked about as a whole, and denied in part."""
     denied = {rule_tool(rule) for rule in deny_rules}
-    whole = _whole_tools(ask_rules)
+    whole = whole_tools(ask_rules)
     return [tool for tool in _EVERY_CALL if tool in denied and tool in whole]
-
-
-def _whole_tools(rules: Sequence[str]) -> frozenset[str]:
-    return frozenset(rule_tool(rule) for rule in rules if "(" not in rule or rule.endswith("(*)"))
-
-
-def _is_named(tool: str, rules: Sequence[str]) -> bool:
-    """Whether a rule names the tool, or the MCP server that has it."""
-    names = {rule_tool(rule) for rule in rules}
-    servers = (name for name in names if name.startswith(MCP))
-    parts = tuple(name[:-1] if name.endswith("*") else f"{name}__" for name in servers)
-    return tool in names or tool.startswith(parts)

@@ -1,4 +1,4 @@
-"""The tools of the claude CLI by their names, and how a rule names those of MCP servers. Pure.
+"""The tools of the claude CLI by their names. Pure.
 
 Recorded from 2.1.325, which is in the image: `--tools` with every name, and what its first event
 then lists. `tests/runners/claude/test_tools_real.py` asks the CLI again.
@@ -6,11 +6,7 @@ then lists. `tests/runners/claude/test_tools_real.py` asks the CLI again.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-
-from orchestrator.domain.agent import AgentSpec
-from orchestrator.runners.contract import PARENT
+from orchestrator.runners.contract import ToolNames
 
 TOOLS_VERSION = "2.1.325"
 
@@ -46,34 +42,9 @@ FORMER_TOOLS = {
 }
 """What other releases have, or this one where a person sits before it -> what to do here."""
 
-MCP = "mcp__"
-
-
-def rule_tool(rule: str) -> str:
-    """The tool of a rule, without its pattern."""
-    return rule.partition("(")[0]
-
-
-def server_prefix(server: str) -> str:
-    """How the CLI calls all tools of an MCP server; a tool of it has "__" and its name besides."""
-    return MCP + re.sub(r"[^A-Za-z0-9_-]", "_", server)
-
-
-def server_names(agent: AgentSpec) -> tuple[str, ...]:
-    """The MCP servers whose tools an agent can be given."""
-    inside = (server.name for server in agent.mcp_servers)
-    outside = (use.use for use in agent.server_uses)
-    return (*inside, *outside, *((PARENT,) if agent.parent_tools else ()))
-
-
-def names_server(tool: str, server: str) -> bool:
-    """Whether a rule's tool is an MCP server, or one of its tools."""
-    prefix = server_prefix(server)
-    return tool == prefix or tool.startswith(f"{prefix}__")
-
-
-def has_tool(name: str, servers: Iterable[str] = ()) -> bool:
-    """Whether an agent can be given this tool by this name."""
-    if name.startswith(MCP):
-        return any(names_server(name, server) for server in servers)
-    return name in BUILT_IN_TOOLS or name in OTHER_NAMES
+CLAUDE_TOOLS = ToolNames(
+    version=f"claude {TOOLS_VERSION}",
+    built_in=BUILT_IN_TOOLS,
+    other_names=OTHER_NAMES,
+    former=FORMER_TOOLS,
+)

@@ -5,6 +5,7 @@ A person waits for this with a finger on the Tab key: nothing here loads docker 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -127,6 +128,8 @@ def _values(typed: Typed, parameter: Any) -> list[Candidate]:
         kind = "AGENT" if parameter.name in ("agent", "name") else ""
     known: dict[str, Callable[[Typed], list[Candidate]]] = {
         "AGENT": _agents,
+        "SERVER": _servers,
+        "TOOL": _tools,
         "RUN": _runs,
         "[RUN] [CALL...]": _calls,
         "[RUN [MESSAGE]] ANSWER": _questions,
@@ -143,11 +146,36 @@ def _values(typed: Typed, parameter: Any) -> list[Candidate]:
     return find(typed) if find is not None else []
 
 
-def _agents(typed: Typed) -> list[Candidate]:
+def _agents_dir(typed: Typed) -> Path:
     from orchestrator.settings import read_settings
 
     flag = Path(typed.agents_dir).absolute() if typed.agents_dir else None
-    folder = read_settings(flags={"agents_dir": flag}).agents_dir
+    return read_settings(flags={"agents_dir": flag}).agents_dir
+
+
+def _servers(typed: Typed) -> list[Candidate]:
+    folders = _agents_dir(typed).glob("servers/*/server.yaml")
+    names = sorted(path.parent.name for path in folders)
+    return [Candidate(name) for name in names if _OFFERED.fullmatch(name)]
+
+
+def _tools(typed: Typed) -> list[Candidate]:
+    """Of the server that is named before, as it was pinned."""
+    known = [each.word for each in _servers(typed)]
+    server = typed.arguments[0] if typed.arguments else ""
+    if server not in known:
+        return []
+    try:
+        lock = json.loads((_agents_dir(typed) / "servers" / server / "tools.lock.json").read_text())
+        found = [each["definition"] for each in lock["tools"]]
+        tools = [(str(tool["name"]), str(tool.get("description", ""))) for tool in found]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
+    return [Candidate(name, about) for name, about in tools if _OFFERED.fullmatch(name)]
+
+
+def _agents(typed: Typed) -> list[Candidate]:
+    folder = _agents_dir(typed)
     folders = {path.parent.name for path in folder.glob("*/agent.md")}
     files = {path.stem for end in ("md", "yaml", "yml") for path in folder.glob(f"*.{end}")}
     # Names as agents have them alone: a shell would run what another one holds.

@@ -10,6 +10,7 @@ from typing import Annotated
 import anyio
 import typer
 
+from orchestrator.domain.words import counted
 from orchestrator.surfaces.cli.options import AgentsDirOption
 from orchestrator.surfaces.cli.serve import log_in_lines, no_collecting
 from orchestrator.surfaces.text import visible, write
@@ -48,8 +49,9 @@ def gateway(
     # Before a transport is there: the thread that reads stdin would keep an error from its client.
     opened = open_rules(settings, _tell)
     if check:
-        agents = len(opened.current().agents)
-        print(f"{opened.path}: rules for {agents} agents, {len(opened.warnings())} warnings")
+        agents = counted(len(opened.current().agents), "agent")
+        warnings = counted(len(opened.warnings()), "warning")
+        print(f"{opened.path}: rules for {agents}, {warnings}")
         return
     with no_collecting():
         from orchestrator.surfaces.mcp.gateway.serving import gateway_served

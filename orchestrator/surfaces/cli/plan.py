@@ -186,6 +186,7 @@ def _launch_document(launch: Launch) -> dict[str, object]:
         "cwd": launch.cwd,
         "environment": launch.env,
         "files": _files_document(launch.files),
+        **({"opening": launch.opening} if launch.opening else {}),
     }
 
 
@@ -245,6 +246,7 @@ def first_screen(shown: ShownPlan) -> Iterator[Row]:
 
 def plan_rows(shown: ShownPlan, *, brief: bool = False) -> Iterator[Row]:
     """The plan for people; in brief, what is of one kind in one row."""
+    from orchestrator.domain.container import MODEL_URL
     from orchestrator.plan import variables_inside
 
     plan = shown.plan
@@ -252,7 +254,7 @@ def plan_rows(shown: ShownPlan, *, brief: bool = False) -> Iterator[Row]:
     yield Row("agent", f"{agent.name}, for {', '.join(agent.allowed_callers) or 'no caller'}")
     yield from _trust_rows(shown.trust, brief)
     yield from _container_rows(plan)
-    yield Row("network", f"no interface; the model, at {plan.launch.env['ANTHROPIC_BASE_URL']}")
+    yield Row("network", f"no interface; the model, at {MODEL_URL}")
     yield from _network_rows(agent.network, brief)
     yield Row("model secret", MODEL_SECRET, detail=True)
     yield from _secret_rows(agent.secrets, brief)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 import json
+import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.domain.words import counted
 from orchestrator.surfaces.cli.command_help import Commands
 from orchestrator.surfaces.cli.options import (
     AgentsDirOption,
     JsonOption,
     print_either,
     settings_for,
+)
+from orchestrator.surfaces.cli.server_words import (
+    definition_lines,
+    diff_lines,
+    hints,
+    lock_size,
 )
 from orchestrator.surfaces.text import one_line, print_lines, shortened, table, write
 
@@ -45,7 +53,7 @@ CLAUDE_CUTS = 2048
 
 servers_app = Commands("Servers of tools outside of agents.")
 
-ServerArgument = Annotated[str, typer.Argument(metavar="NAME", help="As its folder is called.")]
+ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="As its folder is called.")]
 YesOption = Annotated[
     bool, typer.Option("--yes", help="Agree to what it reaches, and to what it offers.")
 ]
@@ -80,7 +88,13 @@ def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
 
 @servers_app.command()
 def show(
-    name: ServerArgument, *, agents_dir: AgentsDirOption = None, as_json: JsonOption = False
+    name: ServerArgument,
+    *,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Also every word that models are shown.")
+    ] = False,
+    agents_dir: AgentsDirOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show one server: its settings, and every tool that it was pinned with."""
     catalog = _catalog(settings_for(agents_dir))
@@ -92,7 +106,10 @@ def show(
     fields = known.server.model_dump(mode="json", exclude={"files"})
     rows = [(key, _written(value)) for key, value in fields.items() if value not in (None, [], {})]
     print_lines(table([*rows, ("used by", _users(name, catalog) or "no agent")]))
-    print_lines(["", *_lock_lines(known)])
+    if all_ and known.lock is not None:
+        print_lines(["", *definition_lines(known.lock)])
+    else:
+        print_lines(["", *_lock_lines(known)])
 
 
 @servers_app.command()
@@ -111,8 +128,8 @@ def check(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
         print_lines(map(str, problems))
         print_lines(f"{doubt} (a warning)" for doubt in doubts)
         count = len(catalog.servers) + len(catalog.broken_servers)
-        good = "all good" if not problems else f"{len(problems)} mistakes"
-        print(f"{count} server{'' if count == 1 else 's'}, {good}")
+        good = counted(len(problems), "mistake") if problems else "all good"
+        print(f"{counted(count, 'server')}, {good}")
     if problems:
         raise typer.Exit(EXIT_BROKEN_SERVER)
 
@@ -125,30 +142,32 @@ def pin(
     agents_dir: AgentsDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a server, show every tool that it offers, and write that down, if you agree."""
+    """Start a server, show every word that it tells models, and write that down, if you agree."""
     from orchestrator.catalog import write_lock
+    from orchestrator.state import open_trust
 
     settings = settings_for(agents_dir)
     known = _catalog(settings).server(name)
-    _agree_to_start(settings, known.server, yes=yes)
-    found = _look(settings, known.server)
+    found = _looked_at(settings, known.server, yes=yes)
+    lines = [*definition_lines(found, known.server.description)]
+    if known.lock is not None:
+        lines += ["", *diff_lines(known.lock, found)]
     if not as_json:
-        print_lines(_definition_lines(found))
-        if known.lock is not None:
-            print_lines(["", *_diff_lines(known.lock, found)])
-    if known.lock == found:
-        path = known.path.with_name("tools.lock.json")
-        said = "it is pinned with exactly that already"
-    else:
+        _print_screens(lines, pause=not yes)
+    trust = open_trust(settings)
+    path, said = known.path.with_name("tools.lock.json"), "it is pinned with exactly that already"
+    if known.lock != found or not trust.has_read(known.server, found):
         if not yes and not _confirmed("Pin it with these?"):
             print("nothing was written")
             raise typer.Exit(EXIT_NOT_PINNED)
+        _note_read(settings, name)
         path = write_lock(known, found)
+        trust.note_read(known.server, found)
         said = f"written to {path}"
     if as_json:
         print(json.dumps({"server": name, "lock": str(path), "tools": len(found.tools)}))
     else:
-        print(f"{_count(found)}; {said}")
+        print(f"{lock_size(found)}; {said}")
 
 
 @servers_app.command()
@@ -160,15 +179,9 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Start a server and show what is not as it was pinned; exit code 1 if anything is."""
-    from orchestrator.errors import ServerNotPinned
-
     settings = settings_for(agents_dir)
-    known = _catalog(settings).server(name)
-    if known.lock is None:
-        raise ServerNotPinned(f"{name} was never pinned; orchestrator servers pin {name}")
-    _agree_to_start(settings, known.server, yes=yes)
-    found = _look(settings, known.server)
-    lines = list(_diff_lines(known.lock, found))
+    known, lock = _pinned_server(settings, name)
+    lines = list(diff_lines(lock, _looked_at(settings, known.server, yes=yes)))
     if as_json:
         print(json.dumps({"server": name, "same": not lines, "lines": lines}))
     else:
@@ -190,12 +203,10 @@ def call(
     """Call a tool yourself, of a server that is pinned; agent.md's rules are not asked."""
     import anyio
 
-    from orchestrator.errors import CallInvalid, ServerNotPinned
+    from orchestrator.errors import CallInvalid
 
     settings = settings_for(agents_dir)
-    known = _catalog(settings).server(name)
-    if known.lock is None:
-        raise ServerNotPinned(f"{name} was never pinned; orchestrator servers pin {name}")
+    known, _ = _pinned_server(settings, name)
     try:
         given = json.loads(arguments)
     except ValueError as exc:
@@ -235,17 +246,21 @@ def import_(
     told: list[dict[str, object]] = []
     for server in found:
         path = settings.agents_dir / "servers" / server.name / "server.yaml"
+        said = "written" if server.text else "not written"
         try:
-            write_file(path, server.text)
-            new = True
+            if server.text:
+                write_file(path, server.text)
         except FileExistsError:
-            new = False
+            said = "is there already, and stays"
+        new = said == "written"
         told.append({"server": server.name, "written": new, "notes": list(server.notes)})
         if not as_json:
-            print_lines([f"{path}: {'written' if new else 'is there already, and stays'}"])
-            print_lines(f"  {note}" for note in server.notes if new)
+            print_lines([f"{path}: {said}"])
+            print_lines(f"  {note}" for note in server.notes if new or not server.text)
     if as_json:
         print(json.dumps({"servers": told}))
+    if not all(server.text for server in found):
+        raise typer.Exit(EXIT_BROKEN_SERVER)
 
 
 @servers_app.command()
@@ -289,12 +304,48 @@ async def _called(
     return await call_server(settings, known.server, known.lock, tool, arguments)
 
 
-def _look(settings: Settings, server: ToolServer) -> ToolLock:
+def _pinned_server(settings: Settings, name: str) -> tuple[KnownServer, ToolLock]:
+    from orchestrator.errors import ServerNotPinned
+
+    known = _catalog(settings).server(name)
+    if known.lock is None:
+        raise ServerNotPinned(f"{name} was never pinned; orchestrator servers pin {name}")
+    return known, known.lock
+
+
+def _looked_at(settings: Settings, server: ToolServer, *, yes: bool) -> ToolLock:
+    """What a server offers now, if a person agrees to start it."""
     import anyio
 
     from orchestrator.app import look_at_server
 
+    _agree_to_start(settings, server, yes=yes)
     return anyio.run(look_at_server, settings, server)
+
+
+def _note_read(settings: Settings, name: str) -> None:
+    import anyio
+
+    from orchestrator.state import note_decision
+
+    subject = f"what the server {name} tells models"
+    anyio.run(partial(note_decision, settings, "trust", subject, allowed=True, why="pinned"))
+
+
+def _print_screens(lines: Sequence[str], *, pause: bool) -> None:
+    """Print lines, a screen at a time where a person reads them at a terminal."""
+    if not (pause and sys.stdin.isatty() and sys.stdout.isatty()):
+        print_lines(lines)
+        return
+    width, height = shutil.get_terminal_size()
+    used = 0
+    for line in lines:
+        takes = max(1, -(-len(line) // width))
+        if used and used + takes >= height:
+            typer.prompt("Enter shows more", default="", show_default=False, prompt_suffix=" ")
+            used = 0
+        print_lines([line])
+        used += takes
 
 
 def _catalog(settings: Settings) -> Catalog:
@@ -345,12 +396,7 @@ def _where(server: ToolServer) -> str:
 def _pinned(known: KnownServer) -> str:
     if known.problems:
         return "its lock cannot be used"
-    return "not pinned" if known.lock is None else _count(known.lock)
-
-
-def _count(lock: ToolLock) -> str:
-    tokens = sum(tool.tokens for tool in lock.tools)
-    return f"{len(lock.tools)} tools, about {tokens} tokens"
+    return "not pinned" if known.lock is None else lock_size(known.lock)
 
 
 def _uses(agent: str, catalog: Catalog) -> list[str]:
@@ -370,75 +416,18 @@ def _lock_lines(known: KnownServer) -> Iterator[str]:
         yield from map(str, known.problems)
         yield f"not pinned: orchestrator servers pin {known.server.name}"
         return
-    yield f"{known.lock.server}, MCP {known.lock.protocol}, {_count(known.lock)}"
+    yield f"{known.lock.server}, MCP {known.lock.protocol}, {lock_size(known.lock)}"
     rows = [
-        (tool.name, f"{tool.tokens} tokens", _hints(tool), _description(tool))
+        (tool.name, f"{tool.tokens} tokens", hints(tool), _description(tool))
         for tool in known.lock.tools
     ]
     yield from table(rows)
-
-
-def _hints(tool: Pinned) -> str:
-    """What a server says of a tool, which is nothing that is relied on."""
-    said = tool.definition.get("annotations")
-    hints = said if isinstance(said, dict) else {}
-    words = (("readOnlyHint", "reads"), ("destructiveHint", "destroys"), ("openWorldHint", "open"))
-    return ",".join(word for hint, word in words if hints.get(hint) is True) or "-"
+    yield f"every word that models are shown: orchestrator servers show {known.server.name} --all"
 
 
 def _description(item: Pinned) -> str:
     text = str(item.definition.get("description") or item.definition.get("title") or "")
     return shortened(one_line(text), TOOL_CHARS)
-
-
-def _definition_lines(lock: ToolLock) -> Iterator[str]:
-    """Every word that a model will be shown."""
-    yield f"{lock.server}, MCP {lock.protocol}"
-    if lock.instructions:
-        yield from ("instructions:", *(f"  | {line}" for line in lock.instructions.splitlines()))
-    for tool in lock.tools:
-        yield from ("", f"tool {tool.name}  ({tool.tokens} tokens, hints: {_hints(tool)})")
-        for line in str(tool.definition.get("description", "")).splitlines():
-            yield f"  | {line}"
-        yield f"  {json.dumps(tool.definition.get('inputSchema'), ensure_ascii=False)}"
-    for part, items in _others(lock):
-        yield ""
-        for item in items:
-            yield f"{part} {item.uri or item.name}  {_description(item)}"
-
-
-def _others(lock: ToolLock) -> Sequence[tuple[str, tuple[Pinned, ...]]]:
-    parts = (("resource", lock.resources), ("template", lock.templates), ("prompt", lock.prompts))
-    return [(part, items) for part, items in parts if items]
-
-
-def _diff_lines(old: ToolLock, new: ToolLock) -> Iterator[str]:
-    """What of a server differs, word by word; nothing if it is the same."""
-    for part in ("server", "protocol", "image", "instructions"):
-        before, now = getattr(old, part), getattr(new, part)
-        if before != now:
-            yield f"{part}:"
-            yield from (f"  - {line}" for line in before.splitlines())
-            yield from (f"  + {line}" for line in now.splitlines())
-    for part in ("tools", "resources", "templates", "prompts"):
-        before = {item.name or item.uri: item for item in getattr(old, part)}
-        now = {item.name or item.uri: item for item in getattr(new, part)}
-        yield from (f"- {part} {name} is gone" for name in before if name not in now)
-        yield from (f"+ {part} {name} is new" for name in now if name not in before)
-        for name in before:
-            if name in now and before[name].digest != now[name].digest:
-                yield f"! {part} {name} has changed:"
-                yield from _words(before[name], now[name])
-
-
-def _words(old: Pinned, new: Pinned) -> Iterator[str]:
-    before, now = (
-        json.dumps(item.definition, indent=1, sort_keys=True, ensure_ascii=False).splitlines()
-        for item in (old, new)
-    )
-    for line in difflib.unified_diff(before, now, lineterm="", n=1):
-        if not line.startswith(("---", "+++", "@@")):
-            yield f"    {line}"
 
 
 def _lock_doubts(catalog: Catalog) -> Iterator[Problem]:

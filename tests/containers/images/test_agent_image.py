@@ -14,25 +14,33 @@ import pytest
 
 from orchestrator.containers.docker.engine import Engine, connect
 from orchestrator.containers.images.agent_image import (
-    DIGEST_LABEL,
-    REPOSITORY,
     BuiltImage,
     ImageInputs,
     _our_tags,
+    all_current_tags,
     build_agent_image,
-    build_context,
     current_tags,
     image_tag,
     list_images,
     prune_images,
-    step_line,
 )
 from orchestrator.containers.images.base_image import debian_sources
-from orchestrator.containers.images.claude_binary import arch_of
+from orchestrator.containers.images.build import (
+    DIGEST_LABEL,
+    build_context,
+    path_file,
+    step_line,
+    text_file,
+)
+from orchestrator.containers.images.fetching import arch_of
+from orchestrator.domain.agent import DEFAULT_RUNNER
 from orchestrator.errors import ImageBuildFailed, ImageMissing
 from orchestrator.settings import Settings, read_settings
 
-INPUTS = ImageInputs(dockerfile="FROM x", warden="pass", claude="c1", base="debian:b", arch="amd64")
+REPOSITORY = "subagent-orchestrator/test"
+INPUTS = ImageInputs(
+    repository="test", dockerfile="FROM x", programs=("c1",), base="debian:b", arch="amd64"
+)
 
 
 @pytest.fixture
@@ -45,7 +53,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture
 def image(engine: Engine) -> str:
     """Today's agent image, which the set-up has built."""
-    return build_agent_image(engine, read_settings(), lambda _: None)
+    return build_agent_image(engine, read_settings(), DEFAULT_RUNNER, lambda _: None)
 
 
 def run(image: str, *argv: str) -> str:
@@ -70,13 +78,14 @@ def test_equal_inputs_give_the_same_tag() -> None:
 
 @pytest.mark.parametrize("field", list(ImageInputs.model_fields))
 def test_every_input_changes_the_tag(field: str) -> None:
-    assert image_tag(INPUTS.model_copy(update={field: "other"})) != image_tag(INPUTS)
+    other: object = ("c2",) if field == "programs" else "other"
+    assert image_tag(INPUTS.model_copy(update={field: other})) != image_tag(INPUTS)
 
 
 def test_a_build_context_is_a_tar_archive_with_modes(tmp_path: Path) -> None:
     (tmp_path / "claude").write_bytes(b"c" * 1000)
     pieces = build_context(
-        (("Dockerfile", b"FROM x\n", 0o644), ("claude", tmp_path / "claude", 0o755))
+        (text_file("Dockerfile", "FROM x\n"), path_file("claude", tmp_path / "claude", 0o755))
     )
     with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
         found = {member.name: (member.mode, member.size, member.mtime) for member in archive}
@@ -157,6 +166,39 @@ def test_the_image_holds_the_pinned_claude(image: str) -> None:
     assert run(image, "claude", "--version") == "2.1.325 (Claude Code)"
 
 
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        ("codex", "codex-cli 0.166.0"),
+        ("copilot", "GitHub Copilot CLI 1.0.102."),
+        ("gemini", "0.61.0"),
+        ("opencode", "1.18.33"),
+    ],
+)
+def test_the_image_of_a_runner_holds_its_pinned_cli(
+    runner: str, said: str, engine: Engine, image: str, runner_image: Callable[[str], str]
+) -> None:
+    other = runner_image(runner)
+    assert run(other, runner, "--version").splitlines()[0] == said
+    # All runners share the layers below their own.
+    layers = [
+        engine.api.inspect_image(name)["RootFS"]["Layers"]  # type: ignore[no-untyped-call]
+        for name in (image, other)
+    ]
+    assert layers[0][:-1] == layers[1][: len(layers[0]) - 1]
+    inside = "id -u; pwd; find / -xdev -perm /6000 2>/dev/null; test -w $(command -v $0) || echo no"
+    assert run(other, "bash", "-c", inside, runner).split("\n") == ["1000", "/workspace", "no"]
+
+
+def test_copilot_is_unpacked_where_no_agent_can_write(runner_image: Callable[[str], str]) -> None:
+    script = "copilot --version > /dev/null; du -sk ~; find /opt/copilot ! -user root -o -perm /022"
+    size, *writable = run(runner_image("copilot"), "bash", "-c", script).splitlines()
+    assert int(size.split()[0]) < 2048  # at a first start it would be 234 MB
+    assert [line for line in writable if not line.endswith("->")] == []
+    licence = run(runner_image("copilot"), "cat", "/usr/share/licenses/copilot/LICENSE.md")
+    assert licence.startswith("GitHub Copilot CLI License")
+
+
 def test_the_image_holds_what_an_agent_works_with(image: str) -> None:
     script = "for c in git curl jq rg python3; do $c --version > /dev/null || echo $c; done"
     assert run(image, "bash", "-c", script) == ""
@@ -189,22 +231,23 @@ def test_the_warden_in_the_image_is_ours_and_compiled(image: str) -> None:
 
 def test_an_image_that_is_there_is_not_built_again(engine: Engine, image: str) -> None:
     told: list[str] = []
-    assert build_agent_image(engine, read_settings(), told.append) == image
+    assert build_agent_image(engine, read_settings(), DEFAULT_RUNNER, told.append) == image
     assert told == []
-    assert image in current_tags(engine, read_settings())
+    assert image in current_tags(engine, read_settings(), DEFAULT_RUNNER)
+    assert image in all_current_tags(engine, read_settings())
 
 
 def test_a_named_image_that_is_missing_is_said_and_not_built(engine: Engine) -> None:
     settings = read_settings().model_copy(update={"agent_image": "no-such/image:1"})
     with pytest.raises(ImageMissing, match="ORCHESTRATOR_AGENT_IMAGE=no-such/image:1"):
-        build_agent_image(engine, settings, lambda _: None)
+        build_agent_image(engine, settings, DEFAULT_RUNNER, lambda _: None)
 
 
 def test_a_base_that_cannot_be_had_is_said(engine: Engine) -> None:
     base = f"localhost:1/no-such-base:{uuid.uuid4().hex}"
     settings = read_settings().model_copy(update={"base_image": base})
     with pytest.raises(ImageBuildFailed, match="ORCHESTRATOR_BASE_IMAGE=localhost:1/no-such-base"):
-        build_agent_image(engine, settings, lambda _: None)
+        build_agent_image(engine, settings, DEFAULT_RUNNER, lambda _: None)
 
 
 def test_a_failed_build_says_why_and_leaves_nothing(
@@ -218,7 +261,7 @@ def test_a_failed_build_says_why_and_leaves_nothing(
     settings = read_settings().model_copy(update={"base_image": base, "claude_binary": claude})
     # Podman does not count the ARG before the first line.
     with pytest.raises(ImageBuildFailed, match=r"(?si)build failed: .*step [34]/") as failed:
-        build_agent_image(engine, settings, lambda _: None)
+        build_agent_image(engine, settings, DEFAULT_RUNNER, lambda _: None)
     assert "\x1b" not in str(failed.value)  # the old builder's red
     assert max(map(len, str(failed.value).splitlines())) < 600
     base_id = engine.api.inspect_image(base)["Id"]  # type: ignore[no-untyped-call]
@@ -322,4 +365,5 @@ def test_prune_leaves_alone_what_somebody_may_be_building_on(engine: Engine) -> 
 def test_settings_choose_the_claude_that_goes_in(engine: Engine) -> None:
     settings: Settings = read_settings()
     older = settings.model_copy(update={"claude_version": "2.1.197"})
-    assert set(current_tags(engine, older)).isdisjoint(current_tags(engine, settings))
+    tags = current_tags(engine, settings, DEFAULT_RUNNER)
+    assert set(current_tags(engine, older, DEFAULT_RUNNER)).isdisjoint(tags)

@@ -15,9 +15,7 @@ from orchestrator.containers.images.agent_image import current_tags
 from orchestrator.containers.images.claude_binary import (
     CHECKSUMS,
     CLAUDE_VERSION,
-    Arch,
     FetchRoute,
-    arch_of,
     checksum_of,
     elf_arch,
     fetch_claude,
@@ -25,6 +23,8 @@ from orchestrator.containers.images.claude_binary import (
     place_claude,
     routes,
 )
+from orchestrator.containers.images.fetching import Arch, arch_of
+from orchestrator.domain.agent import DEFAULT_RUNNER
 from orchestrator.errors import ImageBuildFailed
 from orchestrator.settings import read_settings
 
@@ -167,9 +167,9 @@ def test_an_executable_of_ones_own_makes_an_image_of_its_own(tmp_path: Path) -> 
         mine = tmp_path / "claude"
         mine.write_bytes(X64_HEADER if arch == "x64" else ARM64_HEADER)
         own = settings.model_copy(update={"claude_binary": mine})
-        first = current_tags(engine, own)
+        first = current_tags(engine, own, DEFAULT_RUNNER)
         mine.write_bytes(mine.read_bytes() + b"another version")
-        second = current_tags(engine, own)
-        assert len({*first, *second, *current_tags(engine, settings)}) == 6
+        second = current_tags(engine, own, DEFAULT_RUNNER)
+        assert len({*first, *second, *current_tags(engine, settings, DEFAULT_RUNNER)}) == 6
     finally:
         engine.close()

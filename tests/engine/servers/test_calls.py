@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -14,9 +15,10 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.gateway.http.loopback import serve_on_loopback
 from orchestrator.gateway.http.server import HttpRequest, HttpResponse
+from orchestrator.gateway.tools.pool import Sharers, WantedServer
 from orchestrator.store.audit import AuditQuery
 from tests.engine.harness import Harness, Steps, bash
-from tests.engine.servers.stage import LAST, TOKEN, mcp, pin, use, write_server
+from tests.engine.servers.stage import LAST, TOKEN, known_server, mcp, pin, use, write_server
 
 RUN_SECONDS = 120
 
@@ -158,6 +160,20 @@ async def test_a_server_reaches_what_its_file_says_and_its_secret_is_nowhere_els
     assert TOKEN not in repr(harness.events)
 
 
+@asynccontextmanager
+async def _in_use(harness: Harness, share: str) -> AsyncIterator[None]:
+    """The session's instance does not become idle between two runs, however long that takes."""
+    known = known_server(harness)
+    if share == "run":
+        yield
+        assert harness.servers.pool.running == 0
+        return
+    scope = Sharers("session", harness.key.text)
+    async with harness.servers.pool.lease(WantedServer(known.server, known.lock, scope)):
+        yield
+        assert harness.servers.pool.running == 1
+
+
 async def test_an_instance_belongs_to_a_run_or_to_a_session(
     harness: Harness, runtime: DockerRuntime
 ) -> None:
@@ -169,7 +185,7 @@ async def test_an_instance_belongs_to_a_run_or_to_a_session(
             service = harness.service(
                 [mcp("count"), LAST], each_task=True, session=True, mcp_servers=[use("count")]
             )
-            async with harness.sessions:
+            async with harness.sessions, _in_use(harness, share):
                 for _ in range(2):
                     result = await service.run(Task(agent="worker", prompt="Go."))
                     count = str(result.result).split("\n")[1].split()[0]

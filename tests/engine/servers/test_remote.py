@@ -49,7 +49,7 @@ class Rig:
         url = f"{self.remote.url}/mcp"
         return ToolServer.model_validate({"name": "it", "url": url, "network": network, **fields})
 
-    def process(self) -> ServerPool:
+    def process(self, project: str = "p") -> ServerPool:
         """Another orchestrator with the same state directory."""
         nothing = cast("Any", None)
         opener = ServerOpener(
@@ -60,6 +60,7 @@ class Rig:
             environ={},
             audit=self.store.audit,
             tokens_dir=self.folder / "oauth",
+            project=project,
         )
         self.pools.append(ServerPool(opener.open))
         return self.pools[-1]
@@ -79,6 +80,7 @@ class Rig:
             server,
             values,
             self.folder / "oauth",
+            "p",
             Dialer(),
             decided,
             show=pages.append,
@@ -134,7 +136,9 @@ async def test_a_secret_goes_with_each_request_and_only_there(rig: Rig) -> None:
 
 
 async def test_a_server_that_is_not_allowed_or_not_there_is_told_in_a_sentence(rig: Rig) -> None:
-    private = rig.server(network={"mode": "allow", "allow_private": ("127.0.0.1:1",)})
+    host = rig.remote.url.removeprefix("http://")
+    closed = {"mode": "allow", "allow_private": (host,), "deny": (host,)}
+    private = rig.server(network=closed)
     with pytest.raises(ServerFailed, match=r"cannot be reached: 127\.0\.0\.1:\d+ blocked"):
         async with rig.process().lease(wanted(private)):
             pass
@@ -216,6 +220,32 @@ async def test_client_credentials_go_to_their_issuer_and_nowhere_else(rig: Rig) 
         async with rig.process().lease(wanted(rig.server(auth=elsewhere))):
             pass
     assert rig.remote.grants == ["client_credentials"]
+
+
+async def test_what_a_person_has_logged_in_to_is_for_that_server_of_that_project_alone(
+    rig: Rig,
+) -> None:
+    rig.remote.wants = "oauth"
+    logged_in = rig.server(auth={"kind": "oauth"})
+    await rig.log_in(logged_in)
+    (before,) = (rig.folder / "oauth").glob("*.json")
+    kept = before.read_text()
+    credentials = {"client_id": "me", "client_secret": "password", "issuer": rig.remote.url}
+    program = rig.server(auth={"kind": "client_credentials", **credentials})
+    async with rig.process().lease(wanted(program)) as live:
+        await called(live, text="x")
+    assert rig.remote.grants == ["authorization_code", "client_credentials"]
+    assert before.read_text() == kept  # the person's tokens were neither used nor replaced
+    others = {
+        "another project": (rig.process("other"), logged_in),
+        "another server": (rig.process(), logged_in.model_copy(update={"name": "other"})),
+        "another client": (rig.process(), rig.server(auth={"kind": "oauth", "client_id": "c"})),
+        "more scopes": (rig.process(), rig.server(auth={"kind": "oauth", "scopes": ("all",)})),
+    }
+    for who, (pool, server) in others.items():
+        with pytest.raises(ServerFailed, match="wants a login"):
+            async with pool.lease(wanted(server)):
+                raise AssertionError(who)
 
 
 async def test_a_server_that_goes_away_in_a_call_is_a_failed_call(rig: Rig) -> None:

@@ -17,7 +17,7 @@ from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.engine.tasks.lost import settle_lost
 from orchestrator.engine.tasks.tasks import Tasks
-from tests.engine.harness import Harness, Steps
+from tests.engine.harness import Harness, HeldModel, Steps
 
 PATIENCE = 170
 
@@ -42,14 +42,14 @@ async def harness(runtime: DockerRuntime, image: str, tmp_path: Path) -> AsyncIt
         yield harness
 
 
-async def asked(harness: Harness, run_id: str, *, saying: bool) -> None:
+async def asked(harness: Harness, run_id: str, model: HeldModel, *, saying: bool) -> None:
     """Until the model has been asked; and, if it says something, until that has been heard."""
-    while True:
+    await model.asked.wait()
+    while saying:
         events = [event.kind for event in await harness.store.events(run_id)]
-        if ("saying" in events) if saying else ("ready" in events):
+        if "saying" in events:
             break
         await anyio.sleep(0.05)
-    await anyio.sleep(0.5)  # "ready" comes a moment before the request
 
 
 async def ended(tasks: Tasks, run_id: str) -> RunResult:
@@ -99,12 +99,14 @@ async def test_what_is_not_known_is_told_as_an_estimate(
 ) -> None:
     limit = 12_000 if end is by_itself and steps is not WHOLE else 120_000
     service = harness.service(steps, model="claude-sonnet-5-5", timeout_ms=limit)
+    model = HeldModel(service)
+    model.may_answer.set()
     saying = steps in (HALTING, AFTERWARDS)
     with anyio.fail_after(PATIENCE):
         async with Tasks(service) as tasks:
             run_id = await tasks.start(Task(agent="worker", prompt="Do it."))
             if end is not by_itself:
-                await asked(harness, run_id, saying=saying)
+                await asked(harness, run_id, model, saying=saying)
             result = await end(tasks, harness, run_id)
             if end is by_kill:
                 await tasks.cancel(run_id, "main")

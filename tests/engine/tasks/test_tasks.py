@@ -21,7 +21,7 @@ from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.store.runs import Store
 from orchestrator.surfaces.mcp.answers.answer import run_answer
-from tests.engine.harness import Harness, Steps, bash
+from tests.engine.harness import Harness, HeldModel, Steps, bash
 
 PATIENCE = 170
 
@@ -99,8 +99,11 @@ async def test_an_agent_can_be_told_something_in_the_middle_of_its_work(harness:
 async def test_an_agent_hears_what_it_is_told_after_the_tool_call_that_is_under_way(
     harness: Harness, words: tuple[str, ...]
 ) -> None:
-    steps: Steps = [bash("sleep 2; echo slept"), {"text": "{last_tool_result}; {user_texts}"}]
-    async with Tasks(harness.service(steps)) as tasks:
+    # The CLI notes in its history what it has read and not taken up: the call lasts until all is.
+    read = "$(grep -c '\"enqueue\"' ~/.claude/projects/*/*.jsonl)"
+    call = bash(f"until [ {read} -gt {len(words)} ]; do sleep 0.05; done; echo heard")
+    steps: Steps = [call, {"text": "{last_tool_result}; {user_texts}"}]
+    async with Tasks(harness.service(steps, session=True)) as tasks:
         at_work = anyio.Event()
         run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
         with anyio.fail_after(PATIENCE):
@@ -110,17 +113,21 @@ async def test_an_agent_hears_what_it_is_told_after_the_tool_call_that_is_under_
             (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
     assert view.result is not None
     assert (view.status, view.result.attempts) == ("completed", 1), view.result
-    assert view.result.result == "; ".join(("slept", "x", *words))
+    assert view.result.result == "; ".join(("heard", "x", *words))
     assert view.unheard == ()
 
 
 async def test_what_an_agent_is_told_while_it_answers_is_answered_too(harness: Harness) -> None:
-    steps: Steps = [{"text": "one", "delay_seconds": 3}, {"text": "{user_texts}"}]
-    async with Tasks(harness.service(steps)) as tasks:
-        asked = anyio.Event()
-        run_id = await tasks.start(task(), lambda event: _on(event.kind == "ready", asked))
+    service = harness.service([{"text": "one"}, {"text": "{user_texts}"}])
+    model = HeldModel(service)
+    async with Tasks(service) as tasks:
+
+        def let_it_answer(event: Event) -> None:
+            _on(event.kind == "steered", model.may_answer)
+
+        run_id = await tasks.start(task(), let_it_answer)
         with anyio.fail_after(PATIENCE):
-            await asked.wait()
+            await model.asked.wait()
             await tasks.say(run_id, "and two", "main")
             (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
     assert view.result is not None
@@ -128,9 +135,12 @@ async def test_what_an_agent_is_told_while_it_answers_is_answered_too(harness: H
 
 
 async def test_a_question_stays_open_while_its_agent_is_told_something(harness: Harness) -> None:
+    """The answer to the question may reach the CLI before what was said does: then a turn that has
+    not heard it ends first, and the next one, which has, gives the result.
+    """
     steps: Steps = [
         {"tool": "mcp__parent__ask_parent", "input": {"question": "Which colour?"}},
-        {"text": "{last_tool_result}; {user_texts}"},
+        {"text": "{last_tool_result}; {user_texts}", "repeat": True},
     ]
     async with Tasks(harness.service(steps, ask="parent")) as tasks:
         run_id = await tasks.start(task())

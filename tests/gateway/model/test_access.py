@@ -16,7 +16,7 @@ from orchestrator.gateway.model.access import (
     look_through,
     rest_seconds,
 )
-from orchestrator.gateway.model.request import Asked
+from orchestrator.gateway.model.formats.contract import Looked
 from orchestrator.gateway.model.scripted import ScriptedModel
 from tests.gateway.model.model_stage import CREDENTIAL, HELLO, KEY, body, error_of, post
 from tests.gateway.near import Client, connection
@@ -114,7 +114,7 @@ async def test_a_large_request_is_looked_through_beside_the_event_loop(
 ) -> None:
     threads: list[int] = []
 
-    def look(request: bytes, *rules: Any) -> tuple[str, Asked]:
+    def look(request: bytes, *rules: Any) -> Looked:
         threads.append(threading.get_ident())
         return look_through(request, *rules)
 
@@ -140,7 +140,7 @@ async def test_a_request_whose_run_ends_while_it_is_looked_through_goes_nowhere(
     model = ScriptedModel(HELLO)
     access = ModelAccess(model.upstream())
 
-    def look(request: bytes, *rules: Any) -> tuple[str, Asked]:
+    def look(request: bytes, *rules: Any) -> Looked:
         access.bind(budget_usd=None, on_request=None)
         return look_through(request, *rules)
 

@@ -103,8 +103,7 @@ def test_what_happened_is_told_with_what_to_do(
 
 def test_an_api_that_cannot_be_reached_is_told_in_our_own_words() -> None:
     answer = unreachable(UpstreamLost("connect error at http://127.0.0.1:9"))
-    assert isinstance(answer.body, bytes)
-    said = f"502 {answer.body.decode()}"
+    said = f"502 {answer.message}"
     assert model_failure("api_error", said, WAY).startswith(
         "the orchestrator cannot reach the model API (connect error at http://127.0.0.1:9); check "
         "ANTHROPIC_BASE_URL, the network and the proxy settings"

@@ -6,13 +6,15 @@ import json
 
 import pytest
 
-from orchestrator.gateway.model.metering import (
+from orchestrator.gateway.model.formats.known import FORMATS
+from orchestrator.gateway.model.money.metering import (
     EVENT_LINE_BYTES,
     OUTPUT_TOKENS_PER_SECOND,
     Meter,
     Tally,
 )
-from orchestrator.gateway.model.request import CONTEXT_TOKENS, Asked
+from orchestrator.gateway.model.money.price_table import CONTEXT_TOKENS
+from orchestrator.gateway.model.request import Asked
 
 START = {
     "type": "message_start",
@@ -36,6 +38,10 @@ def streamed(*events: object) -> bytes:
     return b"".join(b"event: e\ndata: " + json.dumps(event).encode() + b"\n\n" for event in events)
 
 
+def a_meter(asked: Asked) -> Meter:
+    return Meter(asked, FORMATS["anthropic"].reading())
+
+
 def measured(
     data: bytes,
     pieces: int,
@@ -45,7 +51,7 @@ def measured(
     *,
     whole: bool = True,
 ) -> Tally:
-    meter = Meter(asked)
+    meter = a_meter(asked)
     meter.start(status, kind)
     for at in range(0, len(data), pieces):
         meter.feed(data[at : at + pieces])
@@ -100,7 +106,7 @@ def test_an_answer_without_a_model_is_priced_by_what_was_asked_for() -> None:
 
 
 def test_who_does_not_wait_for_an_answer_pays_for_all_that_it_may_have_had() -> None:
-    unanswered = Meter(ASKED).tally(whole=False)
+    unanswered = a_meter(ASKED).tally(whole=False)
     assert (unanswered.input_tokens, unanswered.output_tokens) == (100, 32000)
     half = measured(b'{"type": "message", "con', 9, kind="application/json", whole=False)
     assert (half.input_tokens, half.output_tokens) == (100, 32000)
@@ -148,9 +154,9 @@ def test_what_the_api_compacts_by_itself_is_paid_for() -> None:
 def test_errors_cost_nothing_and_say_their_name() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "m"}}
     assert measured(json.dumps(error).encode(), 9, 529, "application/json") == Tally(
-        error_type="overloaded_error"
+        error_type="overloaded_error", verdict="overloaded"
     )
-    assert measured(b"<html>", 9, 502, "text/html") == Tally()
+    assert measured(b"<html>", 9, 502, "text/html") == Tally(verdict="error")
 
 
 def test_an_error_in_the_middle_of_a_stream_is_noticed_and_paid_for() -> None:
@@ -163,7 +169,7 @@ def test_an_error_in_the_middle_of_a_stream_is_noticed_and_paid_for() -> None:
 def test_junk_and_endless_lines_are_survived() -> None:
     junk = b'data: [1]\ndata: {"type":"message_start","message":7}\ndata: \xff\n\n:ping\n'
     long = b"data: " + b"x" * (EVENT_LINE_BYTES + 10) + b"\n"
-    meter = Meter(ASKED)
+    meter = a_meter(ASKED)
     meter.start(200, "text/event-stream")
     for chunk in (
         junk,
@@ -178,7 +184,7 @@ def test_junk_and_endless_lines_are_survived() -> None:
 
 def heard(*events: object, asked: Asked = ASKED) -> Meter:
     """A stream that has said so much."""
-    meter = Meter(asked)
+    meter = a_meter(asked)
     meter.start(200, "text/event-stream")
     meter.feed(streamed(*events))
     return meter
@@ -216,14 +222,14 @@ def test_a_count_that_more_is_written_after_is_not_the_last() -> None:
 def test_without_any_answer_time_and_who_hung_up_decide(
     stream: bool, whole: bool, output: int
 ) -> None:
-    meter = Meter(ASKED.model_copy(update={"stream": stream}))
+    meter = a_meter(ASKED.model_copy(update={"stream": stream}))
     tally = meter.tally(whole=whole, seconds=10)
     assert (tally.input_tokens, tally.output_tokens) == (100, output)
 
 
 def test_a_document_that_was_not_answered_may_have_filled_the_context() -> None:
     asked = ASKED.model_copy(update={"documents": True, "stream": True, "caches": "hour"})
-    tally = Meter(asked).tally(whole=False)
+    tally = a_meter(asked).tally(whole=False)
     assert (tally.input_tokens, tally.cache_write_tokens) == (0, CONTEXT_TOKENS)
     # What it did read is said with the first event.
     assert heard(START, asked=asked).tally(whole=False).cache_write_tokens == 300

@@ -13,9 +13,11 @@ import pytest
 
 from orchestrator.gateway.model.access import look_through
 from orchestrator.gateway.model.bill import ModelBill, ModelRequestSeen
-from orchestrator.gateway.model.metering import OUTPUT_TOKENS_PER_SECOND, Meter
-from orchestrator.gateway.model.prices import Used, cost_usd
-from orchestrator.gateway.model.request import CONTEXT_TOKENS, Asked
+from orchestrator.gateway.model.formats.known import FORMATS
+from orchestrator.gateway.model.money.metering import OUTPUT_TOKENS_PER_SECOND, Meter
+from orchestrator.gateway.model.money.price_table import CONTEXT_TOKENS
+from orchestrator.gateway.model.money.prices import Used, cost_usd
+from orchestrator.gateway.model.request import Asked
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +60,7 @@ class Request:
 
     def told(self) -> ModelRequestSeen:
         """What the gateway makes of what it sees."""
-        meter = Meter(self.asked)
+        meter = Meter(self.asked, FORMATS["anthropic"].reading())
         whole = self.cut in ("", "error", "no answer")
         if self.cut not in ("no answer", "client before the answer"):
             kind = "text/event-stream" if self.asked.stream else "application/json"
@@ -111,7 +113,7 @@ def a_request(chance: Random, cuts: str) -> Request:
         "cache_control": cache,
     }
     body = json.dumps(asked_of).encode()
-    refused, asked = look_through(body, frozenset())
+    refused, asked = look_through(body)
     assert not refused
     read = chance.randint(1, len(text) // 2) + pictures * chance.randint(50, 4800)
     read += chance.randint(50, CONTEXT_TOKENS - read) if pdf else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gateway.model.prices import PRICES, Used, cost_usd, price_of
+from orchestrator.gateway.model.money.prices import PRICES, Used, cost_usd, price_of
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import json
 import pytest
 
 from orchestrator.gateway.model.access import look_through
+from orchestrator.gateway.model.formats.contract import Rules
+
+SEARCHES = Rules(frozenset({"web_search"}))
 
 LINK = {"type": "url", "url": "https://example.org/"}
 
@@ -36,7 +39,7 @@ def told(*content: object) -> bytes:
     ],
 )
 def test_what_stays_here_is_passed_on(body: bytes) -> None:
-    assert look_through(body, frozenset({"web_search"}))[0] == ""
+    assert look_through(body, SEARCHES)[0] == ""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_what_stays_here_is_passed_on(body: bytes) -> None:
     ],
 )
 def test_what_would_happen_elsewhere_has_a_name(body: bytes, what: str) -> None:
-    assert look_through(body, frozenset())[0].startswith(what)
+    assert look_through(body)[0].startswith(what)
 
 
 @pytest.mark.parametrize(
@@ -76,4 +79,4 @@ def test_what_would_happen_elsewhere_has_a_name(body: bytes, what: str) -> None:
 )
 def test_a_tool_is_known_by_its_whole_name(kind: object) -> None:
     body = asked(tools=[{"type": kind, "name": "x"}])
-    assert look_through(body, frozenset({"web_search"}))[0].startswith("the tool ")
+    assert look_through(body, SEARCHES)[0].startswith("the tool ")

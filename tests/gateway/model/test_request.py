@@ -6,15 +6,17 @@ import json
 
 import pytest
 
-from orchestrator.gateway.model.request import (
-    BODY_NUMBER_CHARS,
+from orchestrator.gateway.model.formats.anthropic import asked_for
+from orchestrator.gateway.model.money.price_table import (
     CONTEXT_TOKENS,
-    MAX_BODY_PARTS,
     MAX_OUTPUT_TOKENS,
     PICTURE_TOKENS,
+)
+from orchestrator.gateway.model.request import (
+    BODY_NUMBER_CHARS,
+    MAX_BODY_PARTS,
     Asked,
     Unreadable,
-    asked_for,
     read_body,
 )
 

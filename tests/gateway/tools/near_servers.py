@@ -29,7 +29,7 @@ from orchestrator.gateway.tools.pool import Loss, OnChanged, ServerPool, Sharers
 from orchestrator.redaction import Redactor
 
 MISCHIEF = Path(__file__).with_name("mischief.py")
-PATIENCE = 30
+PATIENCE = 60
 TOKEN = "tok-2f1c9a7be04d4f6e8a55"
 
 
@@ -65,6 +65,7 @@ class Rig:
     def __init__(self) -> None:
         self.pool = ServerPool(self.open)
         self.started: list[str] = []
+        self.front: ToolFront | None = None
         self.seen: list[ToolSeen] = []
         self.drifts: list[tuple[list[str], list[str]]] = []
         self.audit: list[tuple[AuditAct, str, bool]] = []
@@ -102,7 +103,12 @@ class Rig:
 
     async def lock(self, server: ToolServer) -> ToolLock:
         """What a server is pinned with, in its best behaviour."""
-        good = server.model_copy(update={"env": {**server.env, "MODE": server.env.get("LOCK", "")}})
+        good = server.model_copy(
+            update={
+                "env": {**server.env, "MODE": server.env.get("LOCK", "")},
+                "start_seconds": float(PATIENCE),
+            }
+        )
         sharers = Sharers("run", "pin")
         async with self.pool.lease(WantedServer(good, None, sharers)) as upstream:
             lock = await upstream.listed()
@@ -185,7 +191,7 @@ async def served(
     """The broker for one container, on loopback, and the URL of its one server."""
     lock = await rig.lock(server)
     access = ToolAccess((Brokered(use=use, server=server, lock=lock),))
-    front = ToolFront(access)
+    front = rig.front = ToolFront(access)
     access.bind(tools or rig.run_tools())
     async with listen_on_loopback(front.service) as url:
         try:

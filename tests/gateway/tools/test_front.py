@@ -158,6 +158,9 @@ async def test_a_tool_that_changes_is_taken_back_and_the_client_told(rig: Rig, m
                         news.set()
 
             tasks.start_soon(listen)
+        assert rig.front is not None
+        while not rig.front._listeners:
+            await anyio.sleep(0.01)
         assert not (await client.call_tool("echo", {"text": "x"})).is_error
         await client.call_tool("change")
         while not rig.drifts:

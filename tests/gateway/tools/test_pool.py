@@ -59,7 +59,7 @@ async def test_a_server_starts_once_however_many_call_it_at_once(rig: Rig) -> No
 
 
 async def test_what_is_a_runs_own_ends_with_it_and_what_is_shared_when_it_is_idle(rig: Rig) -> None:
-    server = near_server(idle_seconds=0.2)
+    server = near_server(idle_seconds=0.1)
     mine, theirs = await access_to(rig, server), await access_to(rig, server, "r2")
     for access in (mine, theirs):
         assert "\n1 " in await call(access, "count")
@@ -71,7 +71,9 @@ async def test_what_is_a_runs_own_ends_with_it_and_what_is_shared_when_it_is_idl
 
     shared = [await access_to(rig, server, run, kind="project") for run in ("r3", "r4")]
     rig.started.clear()
-    counts = [await call(access, "count") for access in shared]
+    lock = shared[0].servers["it"].lock
+    async with rig.pool.lease(WantedServer(server, lock, Sharers("project", "all"))):  # not idle
+        counts = [await call(access, "count") for access in shared]
     assert [count.split("\n")[1].split()[0] for count in counts] == ["1", "2"]
     assert rig.started == ["it"]
     while rig.pool.running:
@@ -119,8 +121,11 @@ async def test_a_server_that_dies_is_started_again_a_few_times_and_then_no_more(
 
 async def test_a_call_that_is_not_answered_is_given_up_and_the_server_goes_on(rig: Rig) -> None:
     access = await access_to(rig, near_server(call_seconds=0.3))
-    assert "did not answer within 0.3 s" in await call(access, "hang")
-    assert '"text": "x"' in await call(access, "echo", text="x")
+    late = "did not answer within 0.3 s"
+    assert late in await call(access, "hang")
+    while late in (text := await call(access, "echo", text="x")):
+        pass  # a machine that is busy
+    assert '"text": "x"' in text
     assert rig.started == ["it"]
 
 

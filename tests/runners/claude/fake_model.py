@@ -103,21 +103,24 @@ class FakeModel:
                 return
             body += chunk
         self.requests.append(first)
-        self.keys.append(headers.get("x-api-key", ""))
+        self.keys.append(headers.get("x-api-key") or headers.get("authorization", ""))
         method, target, _ = first.split(" ")
         if method != "POST":
-            await send(_response(200, "text/plain", b""))
+            await send(response(200, "text/plain", b""))
         elif target.partition("?")[0].endswith("/count_tokens"):
-            await send(_response(200, "application/json", b'{"input_tokens":42}'))
+            await send(response(200, "application/json", b'{"input_tokens":42}'))
         else:
             self.bodies.append(json.loads(body))
             number = len(self.bodies)
             streamed = self.bodies[-1].get("stream") is True
             step = self.steps[min(number, len(self.steps)) - 1]
-            await send(_render(step, number, streamed=streamed))
+            await send(self.render(step, number, streamed=streamed))
             if isinstance(step, Stall):
                 self.stalled.set()
                 await receive()
+
+    def render(self, step: Step, number: int, *, streamed: bool) -> bytes:
+        return _render(step, number, streamed=streamed)
 
     @asynccontextmanager
     async def on_loopback(self) -> AsyncIterator[str]:
@@ -140,13 +143,13 @@ def _render(step: Step, number: int, *, streamed: bool) -> bytes:
     if isinstance(step, Fail):
         error = {"type": ERROR_TYPES[step.status], "message": f"scripted {step.status}"}
         body = json.dumps({"type": "error", "error": error}).encode()
-        return _response(step.status, "application/json", body)
+        return response(step.status, "application/json", body)
     if streamed:
-        whole = _response(200, "text/event-stream", _events(step, number))
+        whole = response(200, "text/event-stream", _events(step, number))
         open_ended = isinstance(step, Stall) or (isinstance(step, Cut) and step.dropped)
         return whole[:-5] if open_ended else whole
     body = json.dumps(_message(number) | {"content": _blocks(step, number)}).encode()
-    return _response(200, "application/json", body[:-20] if isinstance(step, Cut) else body)
+    return response(200, "application/json", body[:-20] if isinstance(step, Cut) else body)
 
 
 def _message(number: int) -> dict[str, object]:
@@ -211,7 +214,7 @@ def _events(step: Say | Cut | Stall | Use | Together, number: int) -> bytes:
     )
 
 
-def _response(status: int, kind: str, body: bytes) -> bytes:
+def response(status: int, kind: str, body: bytes) -> bytes:
     head = f"HTTP/1.1 {status} scripted\r\ncontent-type: {kind}\r\nconnection: close\r\n"
     head += "request-id: req_1\r\ntransfer-encoding: chunked\r\n\r\n"
     chunk = b"%x\r\n%s\r\n" % (len(body), body) if body else b""

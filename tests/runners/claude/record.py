@@ -30,6 +30,7 @@ from orchestrator.gateway.parent import PARENT_PATH, ParentAccess
 from orchestrator.runners.claude import input as claude_input
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.output import Parser
+from orchestrator.runners.contract import LaunchTerms
 from orchestrator.runners.signs import PermissionAsked, ToolCalled, TurnEnded
 from orchestrator.settings import read_settings
 from tests.runners.claude.fake_model import Cut, Fail, FakeModel, Say, Stall, Step, Together, Use
@@ -153,7 +154,10 @@ CASES = {
     ),
     "rejected": Case((Use("Bash", {"command": "touch a"}), DONE), ask=("Bash",), decide=deny),
     "asked_unmentioned": Case(
-        (Use("Bash", {"command": "touch a"}), DONE), allow=("Bash(curl:*)",), decide=deny
+        (Use("Bash", {"command": "touch a"}), DONE),
+        allow=("Bash(curl:*)",),
+        ask=("Write",),
+        decide=deny,
     ),
     "asked_and_denied_by_rule": Case(
         (Use("Bash", {"command": "touch a"}), DONE),
@@ -264,19 +268,17 @@ def launch_of(case: Case, base_url: str, parent_url: str) -> Launch:
         model="claude-sonnet-4-5",
         max_turns=case.max_turns,
         permissions=Permissions(allow=case.allow, deny=case.deny),
+        approval=dict.fromkeys(case.ask, "ask"),
         mcp_servers=case.servers,
     )
-    made = claude_launch.launch(
-        agent,
+    terms = LaunchTerms(
         base_url=base_url,
         token="run-token",
-        env={},
         mcp_servers=case.servers,
         cwd=WORKSPACE,
         parent_url=parent_url if case.parent else None,
-        ask_rules=case.ask,
-        approvals=case.decide is not None,
     )
+    made = claude_launch.launch(agent, terms)
     retries = {"CLAUDE_CODE_MAX_RETRIES": str(case.retries)}
     return made.model_copy(update={"env": {**made.env, **retries}})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from orchestrator.domain.agent import AgentSpec, Permissions
 from orchestrator.domain.result import Reason
 from orchestrator.runners.claude.output import Parsed, Parser
 from orchestrator.runners.signs import ToolCalled, ToolReturned, TurnEnded
@@ -14,6 +15,15 @@ RECORDINGS = sorted(RECORDED.rglob("*.jsonl"))
 OLD, NEW = "2.1.197", "2.1.325"
 BOTH = (OLD, NEW)
 SESSION = "00000000-0000-4000-8000-000000000000"
+
+
+def asking_agent(allow: tuple[str, ...], ask: tuple[str, ...]) -> AgentSpec:
+    return AgentSpec(
+        name="asking",
+        description="Asks.",
+        permissions=Permissions(allow=allow),
+        approval=dict.fromkeys(ask, "ask"),
+    )
 
 
 def parse(data: bytes) -> list[Parsed]:

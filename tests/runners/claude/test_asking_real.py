@@ -27,7 +27,6 @@ from orchestrator.domain.container import (
 from orchestrator.engine.conversation import (
     MAX_ASKED,
     NOBODY_ALLOWS,
-    ONE_BY_ONE,
     TOO_MANY_ASKED,
     Approver,
     Conversation,
@@ -35,9 +34,13 @@ from orchestrator.engine.conversation import (
 from orchestrator.gateway.parent import ParentAccess
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.dialogue import Claude
+from orchestrator.runners.claude.permissions import ONE_BY_ONE
+from orchestrator.runners.contract import LaunchTerms
+from orchestrator.runners.launching import AGENT_PATH
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.wire.streams import Stream
 from tests.runners.claude.fake_model import FakeModel, Say, Step, Together, Use
+from tests.runners.claude.recordings import asking_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -54,8 +57,7 @@ class Scene:
     conversation: Conversation
     model: FakeModel
     access: ParentAccess
-    allow: tuple[str, ...]
-    ask: tuple[str, ...]
+    agent: AgentSpec
 
     async def exists(self, path: str) -> bool:
         return (await self.container.run(Launch(argv=("test", "-e", path)))).code == 0
@@ -84,18 +86,10 @@ async def scene(
         description="Is tested.",
         prompt="You are under test.",
         permissions=Permissions(allow=allow, deny=deny),
+        approval=dict.fromkeys(ask, "ask"),
     )
-    launch = claude_launch.launch(
-        agent,
-        base_url=MODEL_URL,
-        token="run-token",
-        env={},
-        mcp_servers=(),
-        cwd=HOME,
-        parent_url=PARENT_URL,
-        ask_rules=ask,
-        approvals=True,
-    )
+    terms = LaunchTerms(base_url=MODEL_URL, token="run-token", cwd=HOME, parent_url=PARENT_URL)
+    launch = claude_launch.launch(agent, terms)
     model, access = FakeModel(list(steps)), ParentAccess()
 
     async def serve(stream: Stream) -> None:
@@ -106,10 +100,10 @@ async def scene(
             await container.listen(MODEL_PORT, "model", serve)
             await container.listen(PARENT_PORT, "parent", access.service)
             async with container.spawn(launch) as process, anyio.create_task_group() as tasks:
-                conversation = Conversation(process, Claude())
+                conversation = Conversation(process, Claude(), launch)
                 tasks.start_soon(conversation.pump)
                 await conversation.initialize()
-                yield Scene(container, conversation, model, access, allow, ask)
+                yield Scene(container, conversation, model, access, agent)
                 tasks.cancel_scope.cancel()
 
 
@@ -117,7 +111,7 @@ class Pending:
     """Approves for a scene: calls that wait, in the order they came."""
 
     def __init__(self, scene: Scene) -> None:
-        self.allow_rules, self.ask_rules = scene.allow, scene.ask
+        self.agent = scene.agent
         self._in, self._out = anyio.create_memory_object_stream[PermissionAsked](10)
         self.withdrawn: list[PermissionAsked] = []
         self._approving = ExitStack()
@@ -343,10 +337,10 @@ async def answered(
 ) -> list[object]:
     """What a program hears that makes requests as the CLI does, until it has so many answers."""
     argv = ("python3", "-c", IMPOSTOR, json.dumps(requests), str(answers))
-    launch = Launch(argv=argv, env={"PATH": claude_launch.AGENT_PATH})
+    launch = Launch(argv=argv, env={"PATH": AGENT_PATH})
     with anyio.fail_after(PATIENCE):
         async with runtime.open(spec) as container, container.spawn(launch) as process:
-            conversation = Conversation(process, Claude())
+            conversation = Conversation(process, Claude(), launch)
             with nullcontext() if approver is None else conversation.approved_by(approver):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(conversation.pump)
@@ -371,7 +365,7 @@ async def test_only_so_many_calls_wait_and_the_end_of_a_turn_gives_them_up(
     asked: list[PermissionAsked] = []
     withdrawn: list[PermissionAsked] = []
     lists = SimpleNamespace(
-        allow_rules=(), ask_rules=("Bash",), ask=asked.append, withdraw=withdrawn.append
+        agent=asking_agent((), ("Bash",)), ask=asked.append, withdraw=withdrawn.append
     )
     said = await answered(runtime, spec, calls, 3, cast("Approver", lists))
 

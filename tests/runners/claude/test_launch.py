@@ -11,7 +11,8 @@ from orchestrator.domain.agent import AgentSpec, McpServer, Permissions
 from orchestrator.domain.container import HOME, File, Launch
 from orchestrator.errors import AgentInvalid
 from orchestrator.runners.claude import launch as claude_launch
-from orchestrator.runners.claude.launch import WITH_LOG
+from orchestrator.runners.contract import LaunchTerms
+from orchestrator.runners.launching import WITH_LOG
 from tests.runners.claude.recordings import SESSION
 
 
@@ -21,10 +22,15 @@ def agent(
     model: str = "sonnet",
     allow: tuple[str, ...] = (),
     deny: tuple[str, ...] = (),
+    ask: tuple[str, ...] = (),
 ) -> AgentSpec:
-    permissions = Permissions(allow=allow, deny=deny)
     return AgentSpec(
-        name="a", description="An agent.", prompt=prompt, model=model, permissions=permissions
+        name="a",
+        description="An agent.",
+        prompt=prompt,
+        model=model,
+        permissions=Permissions(allow=allow, deny=deny),
+        approval=dict.fromkeys(ask, "ask"),
     )
 
 
@@ -32,27 +38,23 @@ def launched(
     spec: AgentSpec,
     *servers: McpServer,
     env: dict[str, str] | None = None,
-    session_id: str | None = None,
-    resume: str | None = None,
+    conversation: str = "",
+    resume: bool = False,
     memory: str = "",
     parent_url: str | None = None,
-    ask_rules: tuple[str, ...] = (),
-    approvals: bool = False,
 ) -> Launch:
-    return claude_launch.launch(
-        spec,
+    terms = LaunchTerms(
         base_url="http://127.0.0.1:8080",
         token="run-token",
         env=env or {},
         mcp_servers=servers,
         cwd="/workspace",
-        session_id=session_id,
+        conversation=conversation,
         resume=resume,
         memory=memory,
         parent_url=parent_url,
-        ask_rules=ask_rules,
-        approvals=approvals,
     )
+    return claude_launch.launch(spec, terms)
 
 
 ENV = {
@@ -102,7 +104,7 @@ def test_an_agent_that_says_everything_gets_it() -> None:
         deny=("Bash(curl -d:*)",),
     )
     server = McpServer(name="my.srv", command="srv", args=("--x", "${A}"), env={"K": "$v"})
-    launch = launched(spec, server, env={"TZ": "UTC"}, session_id=SESSION, memory="Remember.")
+    launch = launched(spec, server, env={"TZ": "UTC"}, conversation=SESSION, memory="Remember.")
 
     assert launch.argv == (
         *FIXED,
@@ -171,8 +173,8 @@ def approval_flags(launch: Launch) -> tuple[str, ...]:
 
 
 def test_calls_to_be_approved_are_asked_about_and_their_tools_are_there() -> None:
-    spec, rules = agent(allow=("Read", "Bash(git:*)")), ("Bash(git push:*)", "Write")
-    assert approval_flags(launched(spec, ask_rules=rules, approvals=True)) == (
+    spec = agent(allow=("Read", "Bash(git:*)"), ask=("Bash(git push:*)", "Write"))
+    assert approval_flags(launched(spec)) == (
         *("--permission-mode", "default", "--permission-prompt-tool", "stdio"),
         '--settings={"permissions": {"ask": ["Bash(git push:*)", "Write"]}}',
         "--tools=Read,Bash,Write",
@@ -180,21 +182,13 @@ def test_calls_to_be_approved_are_asked_about_and_their_tools_are_there() -> Non
     )
 
 
-def test_with_nobody_to_approve_them_the_cli_refuses_them_itself() -> None:
-    assert approval_flags(launched(agent(allow=("Bash",)), ask_rules=("Bash(rm:*)",))) == (
-        *("--permission-mode", "dontAsk"),
-        '--settings={"permissions": {"ask": ["Bash(rm:*)"]}}',
-        "--tools=Bash",
-        "--allowedTools=Bash",
-    )
-
-
 def test_a_tool_asked_about_as_a_whole_and_denied_in_part_is_asked_about_call_by_call() -> None:
     spec = agent(
-        allow=("Bash", "Read", "WebFetch"), deny=("Bash(rm:*)", "WebFetch(domain:example.org)")
+        allow=("Bash", "Read", "WebFetch"),
+        deny=("Bash(rm:*)", "WebFetch(domain:example.org)"),
+        ask=("Bash", "Read", "WebFetch"),
     )
-    rules = ("Bash", "Read", "WebFetch")
-    assert approval_flags(launched(spec, ask_rules=rules, approvals=True)) == (
+    assert approval_flags(launched(spec)) == (
         *("--permission-mode", "default", "--permission-prompt-tool", "stdio"),
         (
             '--settings={"permissions": {"ask": ["Bash(**)", "WebFetch(domain:*)", "Read"]}, '
@@ -207,9 +201,9 @@ def test_a_tool_asked_about_as_a_whole_and_denied_in_part_is_asked_about_call_by
 
 
 def test_a_session_is_resumed_by_its_id() -> None:
-    assert launched(agent(), resume=SESSION).argv[-1] == f"--resume={SESSION}"
+    assert launched(agent(), conversation=SESSION, resume=True).argv[-1] == f"--resume={SESSION}"
     with pytest.raises(ValueError, match="is no session id"):
-        launched(agent(), resume="../../etc/passwd")
+        launched(agent(), conversation="../../etc/passwd", resume=True)
 
 
 HOSTILE = ("--bare", "--dangerously-skip-permissions", "-p", "a\n--bare", "'; rm -rf / #")

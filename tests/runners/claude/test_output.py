@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.runners import json_fields
+from orchestrator.runners import lines as cli_lines
 from orchestrator.runners.claude import output as claude_output
 from orchestrator.runners.json_fields import LIST_ITEMS
 from orchestrator.runners.signs import (
@@ -273,7 +274,7 @@ def test_junk_between_the_lines_is_noise_and_nothing_else_changes() -> None:
 
 
 def test_a_line_too_long_is_skipped_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claude_output, "OUTPUT_LINE_BYTES", 100)
+    monkeypatch.setattr(cli_lines, "OUTPUT_LINE_BYTES", 100)
     result = line({"type": "result", "subtype": "success", "stop_reason": "end_turn"})
     assert len(result) <= 100
     long = line({"type": "result", "result": "x" * 200})

@@ -7,9 +7,10 @@ from typing import Literal
 import pytest
 
 from orchestrator.domain.agent import AgentSpec, Asking, McpServer, Permissions
-from orchestrator.runners.claude.permissions import is_asked_about, is_offered
+from orchestrator.runners.claude.permissions import decide
+from orchestrator.runners.rule_names import is_offered
 from orchestrator.runners.signs import PermissionAsked, PermissionWithdrawn
-from tests.runners.claude.recordings import BOTH, OLD, names, recorded, returned
+from tests.runners.claude.recordings import BOTH, OLD, asking_agent, names, recorded, returned
 
 ASKED = PermissionAsked(
     request_id="00000000-0000-4000-8000-000000000003",
@@ -113,7 +114,8 @@ def test_only_what_the_author_said_to_ask_about_may_be_asked(
     is_it: bool,
 ) -> None:
     call = ASKED.model_copy(update={"why": why})
-    assert is_asked_about(call, allow, ask) is is_it
+    agent = asking_agent(allow, ask)
+    assert decide(agent, call).verdict == ("ask" if is_it else "deny")
 
 
 TOOLS = ("Read", "mcp__a_b__get", "mcp__a_b__get_all", "mcp__a_b__drop", "mcp__parent__ask_parent")

@@ -16,6 +16,7 @@ from orchestrator.domain.container import HOME, WORKSPACE, Bind, ContainerSpec, 
 from orchestrator.runners.claude import input as claude_input
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.output import ControlAnswered, Parsed, Parser
+from orchestrator.runners.contract import LaunchTerms
 from orchestrator.runners.signs import Ready, ToolReturned, TurnEnded
 from orchestrator.settings import Settings
 from orchestrator.wire.host import Process
@@ -94,14 +95,10 @@ def launch_of(
         prompt="You are under test.",
         permissions=Permissions(allow=allow, deny=deny),
     )
-    return claude_launch.launch(
-        agent,
-        base_url="http://127.0.0.1:8080",
-        token="run-token",
-        env={},
-        mcp_servers=servers,
-        cwd=cwd,
+    terms = LaunchTerms(
+        base_url="http://127.0.0.1:8080", token="run-token", mcp_servers=servers, cwd=cwd
     )
+    return claude_launch.launch(agent, terms)
 
 
 async def test_two_turns_are_one_conversation(runtime: DockerRuntime, spec: ContainerSpec) -> None:

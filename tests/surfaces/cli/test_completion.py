@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("coder", "reviewer"):
         (tmp_path / "agents" / name).mkdir(parents=True)
         (tmp_path / "agents" / name / "agent.md").write_text("---\nname: x\n---\n")
+    for name in ("notes", "tickets", "no server;id"):
+        folder = tmp_path / "agents" / "servers" / name
+        folder.mkdir(parents=True)
+        (folder / "server.yaml").write_text("command: [x]\n")
+    tools = [{"definition": {"name": name}} for name in ("list", "close", "$(id)")]
+    lock = tmp_path / "agents" / "servers" / "tickets" / "tools.lock.json"
+    lock.write_text(json.dumps({"tools": tools}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ORCHESTRATOR_AGENTS_DIR", raising=False)
     monkeypatch.setenv("ORCHESTRATOR_STATE_DIR", str(tmp_path / "state"))
@@ -73,6 +81,11 @@ def words(line: str) -> list[str]:
         ("plan ", ["coder", "reviewer"]),
         ("agents show r", ["reviewer"]),
         ("runs --agent c", ["coder"]),
+        *((f"servers {verb} ", ["notes", "tickets"]) for verb in ("show", "pin", "diff", "login")),
+        ("servers show n", ["notes"]),
+        ("servers call tickets ", ["list", "close"]),
+        ("servers call notes ", []),  # it was never pinned
+        ("servers call nosuch ", []),
         ("runs --status comp", ["completed"]),
         ("logs ", ["r1a", "last"]),
         ("logs r1", ["r1a"]),

@@ -107,8 +107,16 @@ def test_images_list_as_json_is_exactly_one_object(capsys: pytest.CaptureFixture
 def test_images_build_as_json_is_exactly_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("images", "build", "--json") == 0
     said = json.loads(capsys.readouterr().out)
-    assert list(said) == ["image", "seconds"]
-    assert said["image"].startswith("subagent-orchestrator/agent:")
+    assert list(said) == ["image", "images", "seconds"]
+    assert said["images"] == [said["image"]]
+    assert said["image"].startswith("subagent-orchestrator/claude:")
+
+
+def test_images_build_of_an_unknown_runner_names_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("images", "build", "--runner", "cobol") == 2
+    assert "no runner 'cobol'; known: claude, codex" in capsys.readouterr().err
 
 
 def test_images_list_is_a_line_for_each_image(capsys: pytest.CaptureFixture[str]) -> None:

@@ -401,7 +401,9 @@ def test_an_image_that_is_not_built_is_named_and_not_built(
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.setenv("ORCHESTRATOR_BASE_IMAGE", "nobody/has:this")
     assert run("plan", "fixer", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["image"] == NOT_BUILT
+    assert json.loads(capsys.readouterr().out)["image"] == NOT_BUILT.format(
+        command="orchestrator images build"
+    )
 
 
 def test_a_default_stands_in_for_a_variable_that_is_empty_or_not_set() -> None:

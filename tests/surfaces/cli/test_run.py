@@ -119,7 +119,7 @@ def test_a_run_that_waits_for_the_agent_image_says_how_far_it_is(
     assert run("run", "echo", "hello") == 4
     *lines, error = capsys.readouterr().err.splitlines()
     assert [line.split(maxsplit=3)[2:] for line in lines] == [
-        ["image", "the agent image is not there yet; it is made once, in a minute or two"],
+        ["image", "the image for claude is not there yet; it is made once, in a minute or two"],
         ["image", "pulling 127.0.0.1:1/nothing:1"],
     ]
     assert error.startswith("error: ORCHESTRATOR_BASE_IMAGE=127.0.0.1:1/nothing:1 is not on the")

@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 from orchestrator.app import open_engine
-from orchestrator.containers.images.agent_image import KIND_LABEL, REPOSITORY, remove_images
+from orchestrator.containers.images.agent_image import REPOSITORIES, remove_images
 from orchestrator.containers.images.base_image import image_exists
+from orchestrator.containers.images.build import KIND_LABEL
 from orchestrator.containers.owner import Owner
 from orchestrator.settings import read_settings
 from orchestrator.surfaces.cli.main import main
@@ -81,13 +82,13 @@ def test_an_image_goes_unless_a_container_is_made_of_it() -> None:
     with tarfile.open(fileobj=empty, mode="w"):
         pass
     tags = [f"test-{secrets.token_hex(4)}" for _ in range(2)]
-    used, free = (f"{REPOSITORY}:{tag}" for tag in tags)
+    used, free = (f"{REPOSITORIES}test:{tag}" for tag in tags)
     with open_engine(read_settings()) as engine:
         for tag in tags:
             empty.seek(0)
             engine.api.import_image_from_data(
                 empty.read(),
-                repository=REPOSITORY,
+                repository=f"{REPOSITORIES}test",
                 tag=tag,
                 changes=[f"LABEL {KIND_LABEL}=agent", f"LABEL test={tag}"],
             )

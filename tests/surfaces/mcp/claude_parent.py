@@ -16,7 +16,8 @@ from typing import Any
 import anyio
 import pytest
 
-from orchestrator.containers.images.claude_binary import arch_of, fetch_claude
+from orchestrator.containers.images.claude_binary import fetch_claude
+from orchestrator.containers.images.fetching import arch_of
 from orchestrator.errors import ImageBuildFailed
 from orchestrator.gateway.http.loopback import serve_on_loopback
 from orchestrator.gateway.http.server import HttpRequest, HttpResponse

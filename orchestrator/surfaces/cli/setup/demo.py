@@ -81,10 +81,11 @@ def _have_image(settings: Settings) -> None:
     """Make the agent image if it is not there: that lasts longer than a client waits for a call."""
     from orchestrator.app import open_engine
     from orchestrator.containers.images.agent_image import build_agent_image
+    from orchestrator.domain.agent import DEFAULT_RUNNER
     from orchestrator.surfaces.progress import shown_progress
 
     with open_engine(settings) as engine, shown_progress() as progress:
-        build_agent_image(engine, settings, progress)
+        build_agent_image(engine, settings, DEFAULT_RUNNER, progress)
 
 
 async def _call(server: StdioServerParameters, show: Show) -> tuple[dict[str, Any], bool, str]:

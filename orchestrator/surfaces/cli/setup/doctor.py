@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -115,6 +116,7 @@ async def _examine_engine(
     from orchestrator.app import open_runtime
     from orchestrator.containers.images.agent_image import build_agent_image
     from orchestrator.doctor.examination import Check, examine
+    from orchestrator.domain.agent import DEFAULT_RUNNER
     from orchestrator.domain.container import ContainerSpec
     from orchestrator.domain.variables import variables
     from orchestrator.plan import Place, plan_server
@@ -124,7 +126,8 @@ async def _examine_engine(
     async with open_runtime(settings) as runtime:
         engine = runtime.engine
         with shown_progress() as progress:
-            image = await anyio.to_thread.run_sync(build_agent_image, engine, settings, progress)
+            build = partial(build_agent_image, engine, settings, DEFAULT_RUNNER, progress)
+            image = await anyio.to_thread.run_sync(build)
         held = "the image that agents run in is there"
         tell(Check(name="image", promise=held, ok=True, detail=image, advice=""))
         spec = ContainerSpec(image=image, seccomp=await runtime.seccomp_profile())

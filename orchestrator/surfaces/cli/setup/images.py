@@ -1,10 +1,13 @@
-"""`orchestrator images`: build, list and prune the image that agents run in."""
+"""`orchestrator images`: build, list and prune the images that agents run in."""
 
 from __future__ import annotations
 
 import json
 import time
 from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
 
 from orchestrator.surfaces.cli.command_help import Commands
 from orchestrator.surfaces.cli.options import JsonOption
@@ -14,37 +17,53 @@ from orchestrator.surfaces.text import print_lines, table
 MEGABYTE = 1_000_000
 """As `docker images` counts."""
 
-images_app = Commands("The image that agents run in.")
+images_app = Commands("The images that agents run in.")
+
+
+EVERY_RUNNER = "all"
+
+RunnerOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="The agent CLI that is in it; `all` builds one image for each."
+    ),
+]
 
 
 @images_app.command()
-def build(*, as_json: JsonOption = False) -> None:
-    """Build the agent image, unless it is there already."""
+def build(*, runner: RunnerOption = "claude", as_json: JsonOption = False) -> None:
+    """Build the image of a runner, unless it is there already."""
     # Here and below, not at the top: `--help` need not wait for docker and pydantic.
     from orchestrator.app import open_engine
     from orchestrator.containers.images.agent_image import build_agent_image
+    from orchestrator.containers.images.cli_parts import IMAGE_RUNNERS
     from orchestrator.settings import read_settings
 
     began = time.monotonic()
     settings = read_settings()
+    runners = IMAGE_RUNNERS if runner == EVERY_RUNNER else (runner,)
+    if unknown := set(runners).difference(IMAGE_RUNNERS):
+        known = ", ".join((*IMAGE_RUNNERS, EVERY_RUNNER))
+        raise typer.BadParameter(f"no runner {unknown.pop()!r}; known: {known}")
     with open_engine(settings) as engine, shown_progress() as progress:
-        tag = build_agent_image(engine, settings, progress)
+        tags = [build_agent_image(engine, settings, each, progress) for each in runners]
     if as_json:
-        print(json.dumps({"image": tag, "seconds": round(time.monotonic() - began, 3)}))
+        seconds = round(time.monotonic() - began, 3)
+        print(json.dumps({"image": tags[0], "images": tags, "seconds": seconds}))
     else:
-        print(tag)
+        print_lines(tags)
 
 
 @images_app.command("list")
 def list_(*, as_json: JsonOption = False) -> None:
     """List our images on the engine, newest first."""
     from orchestrator.app import open_engine
-    from orchestrator.containers.images.agent_image import current_tags, list_images
+    from orchestrator.containers.images.agent_image import all_current_tags, list_images
     from orchestrator.settings import read_settings
 
     settings = read_settings()
     with open_engine(settings) as engine:
-        current = current_tags(engine, settings)
+        current = all_current_tags(engine, settings)
         images = list_images(engine)
     if as_json:
         rows = [{**image.model_dump(), "current": image.tag in current} for image in images]
@@ -65,14 +84,14 @@ def list_(*, as_json: JsonOption = False) -> None:
 
 @images_app.command()
 def prune(*, as_json: JsonOption = False) -> None:
-    """Remove agent images that are neither current nor in use."""
+    """Remove images of agents that are neither current nor in use."""
     from orchestrator.app import open_engine
-    from orchestrator.containers.images.agent_image import current_tags, prune_images
+    from orchestrator.containers.images.agent_image import all_current_tags, prune_images
     from orchestrator.settings import read_settings
 
     settings = read_settings()
     with open_engine(settings) as engine, shown_progress() as progress:
-        keep = current_tags(engine, settings)
+        keep = all_current_tags(engine, settings)
         removed = prune_images(engine, settings, keep, progress)
     if as_json:
         print(json.dumps({"removed": [image.tag for image in removed]}))

@@ -123,6 +123,8 @@ def trust_lines(
         yield "all of it is trusted, by ORCHESTRATOR_TRUSTED or `trusted` in your config.yaml"
     elif growth:
         yield "what has a + is new: you have not trusted them with it"
+        if any(line.startswith("definitions: ") for new in growth.values() for line in new):
+            yield "definitions are what models are told: orchestrator servers show SERVER --all"
     elif catalog.agents:
         yield "nothing of it has to be trusted, or all of it is"
     if catalog.broken:

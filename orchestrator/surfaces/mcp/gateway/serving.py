@@ -34,10 +34,11 @@ async def gateway_served(
             await anyio.sleep(RULES_SECONDS)
 
     async def reload() -> None:
-        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-            async for _ in signals:
-                rules.reload()
+        async for _ in signals:
+            rules.reload()
 
-    async with open_outside(settings, rules) as service:
-        server = build_gateway(service, who_calls, debug=settings.gateway_debug, **auth)
-        yield Served(server, (watch, reload), lambda _: None, service.note_stranger)
+    # Before anything is served: without a receiver, SIGHUP ends the process.
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async with open_outside(settings, rules) as service:
+            server = build_gateway(service, who_calls, debug=settings.gateway_debug, **auth)
+            yield Served(server, (watch, reload), lambda _: None, service.note_stranger)

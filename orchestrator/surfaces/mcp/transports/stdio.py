@@ -34,10 +34,12 @@ async def serve(settings: Settings, open_served: OpenServed = orchestrator_serve
             heard, hears = anyio.create_memory_object_stream[SessionMessage | Exception]()
             with anyio.CancelScope() as scope:
                 tasks.start_soon(_cancel_on_signal, scope, served)
-                for work in served.beside:
-                    tasks.start_soon(work)
                 tasks.start_soon(_pass_on, reader, heard, served)
-                await low.run(hears, writer, options)
+                async with anyio.create_task_group() as beside:  # it uses what is closed next
+                    for work in served.beside:
+                        beside.start_soon(work)
+                    await low.run(hears, writer, options)
+                    beside.cancel_scope.cancel()
         if scope.cancelled_caught:
             # The thread that reads stdin cannot be interrupted; all that is ours is closed.
             sys.stderr.flush()

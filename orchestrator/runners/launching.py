@@ -1,0 +1,92 @@
+"""What the launches of all CLIs have in common. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from orchestrator.domain.agent import AgentSpec, McpServer
+from orchestrator.domain.container import HOME
+from orchestrator.errors import AgentInvalid
+from orchestrator.runners.contract import PARENT, LaunchTerms
+
+AGENT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+OWN_FOLDER = f"{HOME}/.orchestrator"
+"""Where files lie that a CLI is launched with."""
+
+ANSWER_SECONDS = 24 * 3600
+"""How long a CLI waits for the answer of a server outside; ask.answer_seconds ends it sooner."""
+
+PLAIN_ENVIRONMENT = {
+    "PATH": AGENT_PATH,
+    "HOME": HOME,
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+    "TMPDIR": "/tmp",  # noqa: S108 inside the container
+}
+"""What every CLI has of its variables."""
+
+WITH_LOG = (
+    'exec -- "$@" 2> >(n=0; while ((n++ < 60)) && { IFS= read -r -n 300 line || [ -n "$line" ]; }; '
+    'do printf "%s\\n" "$line"; done > "$0"; exec cat > /dev/null)'
+)
+"""For bash: become a program, the beginning of whose stderr goes to a file, line by line, so that
+it is there when the program hangs. `head` would keep it to itself until then."""
+
+
+def server_log(server: str) -> str:
+    """Where the beginning of what an MCP server says on stderr is: of one that does not start, a
+    CLI tells only that it failed.
+    """
+    return f"{OWN_FOLDER}/{server}.stderr"
+
+
+def server_command(server: McpServer) -> tuple[str, ...]:
+    """A server inside as a CLI starts it, with its log."""
+    return ("/bin/bash", "-c", WITH_LOG, server_log(server.name), server.command, *server.args)
+
+
+def server_urls(agent: AgentSpec, terms: LaunchTerms) -> dict[str, str]:
+    """The servers outside, and the one that leads to the caller."""
+    if terms.parent_url is None:
+        return terms.tool_urls
+    if PARENT in {server.name for server in terms.mcp_servers} or PARENT in terms.tool_urls:
+        raise AgentInvalid(
+            f"agent {agent.name!r} names an MCP server {PARENT!r}, as the orchestrator's own is "
+            "called; give it another name"
+        )
+    return {**terms.tool_urls, PARENT: terms.parent_url}
+
+
+def prompt_text(agent: AgentSpec, terms: LaunchTerms) -> str:
+    """What the agent is told before anything else."""
+    return "\n\n".join(part for part in (agent.prompt.strip(), terms.memory.strip()) if part)
+
+
+def variables(
+    agent: AgentSpec,
+    env: Mapping[str, str],
+    own: Mapping[str, str],
+    is_own: Callable[[str, Mapping[str, str]], bool],
+) -> dict[str, str]:
+    """The agent's variables and the orchestrator's; AgentInvalid if the agent sets one of ours."""
+    for name, value in env.items():
+        if is_own(name, own):
+            raise AgentInvalid(
+                f"agent {agent.name!r} sets {name} in its env, which the orchestrator sets itself; "
+                "remove it"
+            )
+        utf8(agent, f"the variable {name}", name + value)
+    return {**env, **own}
+
+
+def utf8(agent: AgentSpec, what: str, text: str) -> bytes:
+    """Text that an argument, a variable or a file can carry; AgentInvalid if it cannot."""
+    if "\0" in text:
+        raise AgentInvalid(f"agent {agent.name!r}: {what} holds a NUL character; remove it")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise AgentInvalid(
+            f"agent {agent.name!r}: {what} holds half a character (a lone surrogate); remove it"
+        ) from None

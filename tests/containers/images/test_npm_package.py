@@ -1,0 +1,146 @@
+"""Packages of npm's for images: by their very bytes or not at all."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.containers.images.build import build_context
+from orchestrator.containers.images.cli_parts import IMAGE_RUNNERS, PACKAGES, cli_checksums
+from orchestrator.containers.images.npm_package import (
+    NpmPackage,
+    fetch_package,
+    package_files,
+)
+from orchestrator.errors import ImageBuildFailed
+from orchestrator.settings import read_settings
+from orchestrator.shipped import shipped_images
+
+FILES = {
+    "package/package.json": (b"{}", 0o644),
+    "package/bin/cli": (b"#!program", 0o755),
+    "package/lib/a.js": (b"a", 0o666),
+    "package/lib/deep/b.js": (b"b", 0o644),
+    "package/library.js": (b"not taken", 0o644),
+}
+
+
+def tarball(path: Path) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, (content, mode) in FILES.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), mode
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def package(archive: Path, *takes: tuple[str, str]) -> NpmPackage:
+    digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    return NpmPackage(
+        name="@maker/cli",
+        version="1.2.3",
+        integrity=f"sha512-{digest}",
+        megabytes=7,
+        takes=dict(takes),
+    )
+
+
+def fake_npm(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    npm = folder / "npm"
+    npm.write_text(f"#!/bin/sh\n{script}\n")
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_what_is_taken_of_a_package_goes_into_the_context_and_nothing_else(tmp_path: Path) -> None:
+    archive = tarball(tmp_path / "cli.tgz")
+    wanted = package(archive, ("bin/cli", "cli"), ("lib", "modules"))
+    context = b"".join(build_context(package_files(archive, wanted)))
+    with tarfile.open(fileobj=io.BytesIO(context)) as made:
+        found = {each.name: (made.extractfile(each).read(), each.mode) for each in made}  # type: ignore[union-attr]
+    assert found == {
+        "cli": (b"#!program", 0o755),
+        "modules/a.js": (b"a", 0o644),
+        "modules/deep/b.js": (b"b", 0o644),
+    }
+
+
+def test_a_package_without_what_is_wanted_of_it_is_refused(tmp_path: Path) -> None:
+    archive = tarball(tmp_path / "cli.tgz")
+    with pytest.raises(ImageBuildFailed, match=r"@maker/cli@1\.2\.3 holds no bin/other"):
+        list(package_files(archive, package(archive, ("bin/other", "x"), ("lib", "y"))))
+
+
+def test_a_package_is_fetched_once_and_then_taken_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
+    # `npm pack --silent --pack-destination FOLDER NAME@VERSION`
+    fake_npm(tmp_path / "bin", f'cp {tmp_path}/served.tgz "$4/maker-cli.tgz"', monkeypatch)
+    told: list[str] = []
+    cached = fetch_package(tmp_path / "cache", wanted, told.append)
+    assert cached.read_bytes() == (tmp_path / "served.tgz").read_bytes()
+    assert fetch_package(tmp_path / "cache", wanted, told.append) == cached
+    assert told == ["fetching @maker/cli@1.2.3 with npm, about 7 MB"]
+    assert list(cached.parent.iterdir()) == [cached]
+
+
+def test_a_package_with_other_bytes_is_refused_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
+    fake_npm(tmp_path / "bin", 'echo tampered > "$4/maker-cli.tgz"', monkeypatch)
+    with pytest.raises(ImageBuildFailed, match=r"@maker/cli@1\.2\.3 with the SHA-512 .* not used"):
+        fetch_package(tmp_path / "cache", wanted, lambda _: None)
+    assert list((tmp_path / "cache/packages").iterdir()) == []
+
+
+def test_a_spoiled_cache_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
+    fake_npm(tmp_path / "bin", f'cp {tmp_path}/served.tgz "$4/maker-cli.tgz"', monkeypatch)
+    cached = fetch_package(tmp_path / "cache", wanted, lambda _: None)
+    cached.write_bytes(b"half")
+    fetch_package(tmp_path / "cache", wanted, lambda _: None)
+    assert cached.read_bytes() == (tmp_path / "served.tgz").read_bytes()
+
+
+def test_a_failed_download_says_what_npm_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
+    fake_npm(tmp_path / "bin", "echo 'npm error 404 Not Found' >&2; exit 1", monkeypatch)
+    with pytest.raises(ImageBuildFailed, match=r"could not be fetched; .*npm error 404 Not Found"):
+        fetch_package(tmp_path / "cache", wanted, lambda _: None)
+
+
+def test_without_npm_it_is_said_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ImageBuildFailed, match=r"npm is not here to fetch .*; install Node\.js"):
+        fetch_package(tmp_path / "cache", wanted, lambda _: None)
+
+
+def test_every_runner_has_a_dockerfile_and_pins_that_name_bytes() -> None:
+    for runner in IMAGE_RUNNERS:
+        assert (shipped_images() / runner / "Dockerfile").is_file(), runner
+    for arches in PACKAGES.values():
+        for packages in arches.values():
+            for each in packages:
+                digest = base64.b64decode(each.integrity.removeprefix("sha512-"), validate=True)
+                assert len(digest) == 64, each.spec
+
+
+def test_a_runner_that_is_not_pinned_for_an_architecture_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(PACKAGES, "codex", {"x64": PACKAGES["codex"]["x64"]})
+    with pytest.raises(ImageBuildFailed, match="codex is pinned for x64, and this engine runs arm"):
+        cli_checksums(read_settings(), "codex", "arm64")
