@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from orchestrator.domain.result import Reason
 from orchestrator.runners.json_fields import dict_of, int_of, text_of
 from orchestrator.runners.lines import event_of
-from orchestrator.runners.signs import TurnEnded
+from orchestrator.runners.signs import STATUS_REASONS, TurnEnded
 
 _STOPS: dict[str, Reason] = {
     "end_turn": "ok",
@@ -15,13 +15,6 @@ _STOPS: dict[str, Reason] = {
     "max_turn_requests": "max_turns",
     "refusal": "refusal",
     "cancelled": "cancelled",
-}
-_CODES: dict[int, Reason] = {
-    401: "api_auth",
-    403: "api_auth",
-    429: "api_rate_limit",
-    503: "api_overloaded",
-    529: "api_overloaded",
 }
 
 
@@ -44,7 +37,7 @@ def _failed(error: Mapping[str, object]) -> TurnEnded:
     body = dict_of(event_of(message) or {}, "error")
     code = int_of(body, "code") or int_of(error, "code") or 0
     message = text_of(body, "message") or message
-    reason = _CODES.get(code, "api_error")
+    reason = STATUS_REASONS.get(code, "api_error")
     if "API key not valid" in message:
         reason = "api_auth"
     return TurnEnded(reason=reason, text=message or "the CLI did not say why")

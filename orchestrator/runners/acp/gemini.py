@@ -2,7 +2,8 @@
 
 It takes MCP servers in a trusted directory only, and reads settings, hooks and GEMINI.md of one
 that it trusts. So a session is in an empty directory of root's, and the workspace is one more to
-work in. All of ~/.gemini but the conversations goes before each start, and ours takes its place.
+work in. GEMINI.md of that would be read all the same, so the CLI is told that there is none. All of
+~/.gemini but the conversations goes before each start, and ours takes its place.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from orchestrator.runners.contract import (
     Abilities,
     Dialogue,
     LaunchTerms,
-    RuleVerdict,
+    RuleDecision,
     ToolNames,
     WireFormat,
 )
@@ -39,9 +40,24 @@ from orchestrator.runners.signs import PermissionAsked
 EMPTY_FOLDER = "/srv"
 """A directory of the image's with nothing in it, which the agent cannot write to."""
 
+PROGRAM = "/usr/local/bin/gemini"
+
 SETTINGS_FILE = f"{OWN_FOLDER}/gemini-settings.json"
 SYSTEM_FILE = f"{OWN_FOLDER}/gemini-system.md"
 POLICY_FILE = f"{OWN_FOLDER}/gemini-policy.toml"
+
+NO_CONTEXT_FILE = f"{OWN_FOLDER}/gemini-no-context.cjs"
+NO_CONTEXT = """\
+const fs = require("node:fs");
+const access = fs.promises.access;
+fs.promises.access = (path, ...rest) =>
+  /(^|[\\/])GEMINI\\.md$/i.test(String(path))
+    ? Promise.reject(Object.assign(new Error("ENOENT"), { code: "ENOENT" }))
+    : access(path, ...rest);
+require("node:module").syncBuiltinESMExports();
+"""
+"""For node, before the CLI: files that the CLI would take instructions from are not found by the
+call that it looks for them with. Its tools read them as any other."""
 
 POLICY = '[[rule]]\ntoolName = "*"\ndecision = "ask_user"\npriority = 900\n'
 """To ask about every call; it runs commands that it takes for harmless all the same."""
@@ -100,10 +116,12 @@ class Gemini:
         own = _environment(terms) | terms.surroundings
         files = (
             File(path=SETTINGS_FILE, content=settings.encode()),
+            File(path=NO_CONTEXT_FILE, content=NO_CONTEXT.encode()),
             File(path=POLICY_FILE, content=POLICY.encode()),
             File(path=SYSTEM_FILE, content=utf8(agent, "the prompt", f"{prompt}\n\n{place}\n")),
         )
-        cli = ("gemini", "--acp", f"--model={agent.model}", "--policy", POLICY_FILE)
+        node = ("node", "--no-warnings=DEP0040", "--require", NO_CONTEXT_FILE, PROGRAM)
+        cli = (*node, "--acp", f"--model={agent.model}", "--policy", POLICY_FILE)
         utf8(agent, "the model", agent.model)
         return Launch(
             argv=("/bin/sh", "-c", FRESH_GEMINI, f"{HOME}/.gemini", *cli),
@@ -126,8 +144,8 @@ class Gemini:
     def dialogue(self, launch: Launch) -> Dialogue:
         return AcpDialogue(launch, self.manners)
 
-    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleVerdict:
-        return rules.decide(asked.tool, asked.input, rules.rules_of(agent)).verdict
+    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
+        return rules.decide(asked.tool, asked.input, rules.rules_of(agent))
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:
         """Tools of MCP servers are called mcp_SERVER_TOOL here."""

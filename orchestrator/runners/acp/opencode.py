@@ -20,7 +20,7 @@ from orchestrator.runners.contract import (
     Abilities,
     Dialogue,
     LaunchTerms,
-    RuleVerdict,
+    RuleDecision,
     ToolNames,
     WireFormat,
 )
@@ -134,8 +134,8 @@ class Opencode:
     def dialogue(self, launch: Launch) -> Dialogue:
         return AcpDialogue(launch, self.manners)
 
-    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleVerdict:
-        return rules.decide(asked.tool, asked.input, rules.rules_of(agent)).verdict
+    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
+        return rules.decide(asked.tool, asked.input, rules.rules_of(agent))
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:
         """Tools of MCP servers are called SERVER_TOOL here."""

@@ -7,15 +7,8 @@ from collections.abc import Mapping
 
 from orchestrator.domain.result import Reason
 from orchestrator.runners.json_fields import int_of, text_of
-from orchestrator.runners.signs import TurnEnded
+from orchestrator.runners.signs import STATUS_REASONS, TurnEnded
 
-_API_STATUSES: dict[int, Reason] = {
-    401: "api_auth",
-    403: "api_auth",
-    429: "api_rate_limit",
-    503: "api_overloaded",
-    529: "api_overloaded",
-}
 _ADVICE = (
     re.compile(r"^Failed to get response from the AI model; retried .*? Last error: ", re.DOTALL),
     re.compile(r"\n\s*Check your COPILOT_PROVIDER_.*", re.DOTALL),
@@ -33,7 +26,7 @@ def turn_ended(error: Mapping[str, object] | None, said: str, *, aborted: bool) 
     status = int_of(error, "statusCode")
     reason: Reason = "api_error"
     if status is not None:
-        reason = _API_STATUSES.get(status, "api_error")
+        reason = STATUS_REASONS.get(status, "api_error")
     elif "stream" in message.lower() or message.startswith(_NO_ANSWER):
         reason = "stream_cut"
     for pattern in _ADVICE:

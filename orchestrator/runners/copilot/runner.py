@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import Launch
 from orchestrator.runners import rule_names, rules
-from orchestrator.runners.contract import Abilities, Dialogue, LaunchTerms, RuleVerdict, WireFormat
+from orchestrator.runners.contract import Abilities, Dialogue, LaunchTerms, RuleDecision, WireFormat
 from orchestrator.runners.copilot import launch as copilot_launch
 from orchestrator.runners.copilot.calls import COPILOT_TOOLS
 from orchestrator.runners.copilot.dialogue import CopilotDialogue
@@ -32,8 +32,8 @@ class Copilot:
     def dialogue(self, launch: Launch) -> Dialogue:
         return CopilotDialogue(launch)
 
-    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleVerdict:
-        return rules.decide(asked.tool, asked.input, rules.rules_of(agent)).verdict
+    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
+        return rules.decide(asked.tool, asked.input, rules.rules_of(agent))
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:
         """Tools of MCP servers are called SERVER-TOOL here."""
