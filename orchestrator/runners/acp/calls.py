@@ -21,6 +21,9 @@ ID_CHARS = 64
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
+_NAMED_TWICE = re.compile(r"(.+)__\1_\d+_\d+")
+"""The id of a call that gemini gave it itself; otherwise the API's stands behind the name."""
+
 _FIELDS = {
     "filePath": "file_path",
     "filepath": "file_path",
@@ -52,7 +55,9 @@ def tool_of(said: Mapping[str, object], words: AcpWords, servers: Iterable[str])
     """What agent.md calls the tool of a call; its own name, if no rule can name it."""
     name = text_of(said, "title")
     if words.in_id:
-        name = text_of(said, "toolCallId").partition("__")[0]
+        number = text_of(said, "toolCallId")
+        own = _NAMED_TWICE.fullmatch(number)
+        name = own[1] if own else number.rpartition("__")[0]
     if name in words.built_in:
         return words.built_in[name]
     for server in sorted(servers, key=len, reverse=True):

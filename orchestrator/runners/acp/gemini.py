@@ -139,7 +139,7 @@ class Gemini:
 
     def is_own_variable(self, name: str, own: Mapping[str, str]) -> bool:
         ours = name in own or name in PLAIN_ENVIRONMENT or name == "NO_COLOR"
-        return ours or name.startswith(("GEMINI_", "GOOGLE_"))
+        return ours or name.startswith(("GEMINI_", "GOOGLE_", "NODE_"))
 
     def dialogue(self, launch: Launch) -> Dialogue:
         return AcpDialogue(launch, self.manners)

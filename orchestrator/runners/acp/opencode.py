@@ -81,6 +81,9 @@ _PERMISSIONS = {
 }
 """agent.md's word -> what its permissions call it."""
 
+OWN_OPENCODE = ("OPENCODE_", "XDG_", "BUN_")
+"""Variables that decide what the CLI loads, and from where."""
+
 _SWITCHES = (
     *("AUTOUPDATE", "MODELS_FETCH", "DEFAULT_PLUGINS", "LSP_DOWNLOAD", "PROJECT_CONFIG"),
     *("CLAUDE_CODE", "EXTERNAL_SKILLS", "SHARE"),
@@ -129,7 +132,7 @@ class Opencode:
         )
 
     def is_own_variable(self, name: str, own: Mapping[str, str]) -> bool:
-        return name in own or name in _environment() or name.startswith(("OPENCODE_", "XDG_"))
+        return name in own or name in _environment() or name.startswith(OWN_OPENCODE)
 
     def dialogue(self, launch: Launch) -> Dialogue:
         return AcpDialogue(launch, self.manners)
