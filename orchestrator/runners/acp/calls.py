@@ -24,7 +24,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _NAMED_TWICE = re.compile(r"(.+)__\1_\d+_\d+")
 """The id of a call that gemini gave it itself; otherwise the API's stands behind the name."""
 
-_FIELDS = {
+_ACP_FIELDS = {
     "filePath": "file_path",
     "filepath": "file_path",
     "oldString": "old_string",
@@ -73,7 +73,7 @@ def input_of(said: Mapping[str, object]) -> dict[str, object]:
         given = bounded_dict_of(said, "rawInput")
         if set(raw) == {"cwd"}:
             return {}  # opencode, before it knows the command
-        return {_FIELDS.get(key, key): value for key, value in given.items()}
+        return {_ACP_FIELDS.get(key, key): value for key, value in given.items()}
     if said.get("kind") == "execute":
         return {"command": text_of(said, "title")}
     found: dict[str, object] = {}

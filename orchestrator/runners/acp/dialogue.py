@@ -31,6 +31,10 @@ from orchestrator.runners.signs import (
     TurnEnded,
 )
 
+EMPTY_FOLDER = "/srv"
+"""Where sessions are: a directory of the image's with nothing in it, which no agent can write to.
+What the CLIs find in the directory of a session acts on them."""
+
 LEAD = "Task:"
 """The first text of a prompt."""
 
@@ -59,7 +63,7 @@ class AcpManners(NamedTuple):
     """The method to be named, if the CLI wants one."""
 
 
-class _Prompt(NamedTuple):
+class _AcpPrompt(NamedTuple):
     """One of ours that has no answer yet."""
 
     messages: tuple[tuple[str, str], ...]
@@ -77,7 +81,7 @@ class AcpDialogue:
         self._lines = CliLines()
         self._numbers = itertools.count(1)
         self._requests: dict[int, str] = {}
-        self._prompts: dict[int, _Prompt] = {}
+        self._prompts: dict[int, _AcpPrompt] = {}
         self._replies: list[bytes] = []
         self._begun = False
         self._session = ""
@@ -158,7 +162,7 @@ class AcpDialogue:
     def _prompt(self, messages: tuple[tuple[str, str], ...]) -> bytes:
         texts = (LEAD, *(text for text, _ in messages))
         blocks = [{"type": "text", "text": text} for text in texts]
-        prompt = _Prompt(messages, is_steer=bool(self._prompts))
+        prompt = _AcpPrompt(messages, is_steer=bool(self._prompts))
         said = self._request("session/prompt", {"sessionId": self._session, "prompt": blocks})
         self._prompts[next(reversed(self._requests))] = prompt
         return said
@@ -329,7 +333,7 @@ class AcpDialogue:
             self._said, self._text = self._text, ""
             yield Said(text=self._said)
 
-    def _on_prompt_done(self, prompt: _Prompt, answer: Mapping[str, object]) -> Iterator[Sign]:
+    def _on_prompt_done(self, prompt: _AcpPrompt, answer: Mapping[str, object]) -> Iterator[Sign]:
         yield from self._ready()
         yield from self._whole_text()
         ended = turn_ended(answer, self._said)
@@ -363,7 +367,7 @@ def _question(request_id: str, call: ToolCalled) -> PermissionAsked:
     )
 
 
-def _taken_up(prompt: _Prompt) -> Iterator[Sign]:
+def _taken_up(prompt: _AcpPrompt) -> Iterator[Sign]:
     for _, message_id in prompt.messages:
         if message_id:
             yield TakenUp(message_id=message_id)

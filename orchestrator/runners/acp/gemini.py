@@ -15,7 +15,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import HOME, File, Launch
 from orchestrator.runners import rule_names, rules
 from orchestrator.runners.acp.calls import AcpWords
-from orchestrator.runners.acp.dialogue import AcpDialogue, AcpManners
+from orchestrator.runners.acp.dialogue import EMPTY_FOLDER, AcpDialogue, AcpManners
 from orchestrator.runners.contract import (
     Abilities,
     Dialogue,
@@ -37,12 +37,9 @@ from orchestrator.runners.launching import (
 )
 from orchestrator.runners.signs import PermissionAsked
 
-EMPTY_FOLDER = "/srv"
-"""A directory of the image's with nothing in it, which the agent cannot write to."""
+GEMINI_PROGRAM = "/usr/local/bin/gemini"
 
-PROGRAM = "/usr/local/bin/gemini"
-
-SETTINGS_FILE = f"{OWN_FOLDER}/gemini-settings.json"
+GEMINI_SETTINGS = f"{OWN_FOLDER}/gemini-settings.json"
 SYSTEM_FILE = f"{OWN_FOLDER}/gemini-system.md"
 POLICY_FILE = f"{OWN_FOLDER}/gemini-policy.toml"
 
@@ -69,12 +66,12 @@ FRESH_GEMINI = (
     'mkdir -- "$0.new/tmp/${d##*/}"; mv -- "$d/chats" "$0.new/tmp/${d##*/}/"; '
     'if [ -f "$d/.project_root" ]; then mv -- "$d/.project_root" "$0.new/tmp/${d##*/}/"; fi; '
     'fi; done; fi; rm -rf -- "$0"; mv -- "$0.new" "$0"; '
-    f'cp -- {SETTINGS_FILE} "$0/settings.json"; exec "$@"'
+    f'cp -- {GEMINI_SETTINGS} "$0/settings.json"; exec "$@"'
 )
 """For a shell: keep nothing of ~/.gemini but conversations, put our settings there, then become the
 CLI. Those of the system would have to be a file of root's."""
 
-GEMINI_TOOLS = {
+GEMINI_NAMES = {
     "Bash": ("run_shell_command",),
     "Read": ("read_file", "read_many_files"),
     "Edit": ("replace",),
@@ -85,7 +82,7 @@ GEMINI_TOOLS = {
 """agent.md's word -> what the CLI calls it."""
 
 GEMINI_WORDS = AcpWords(
-    built_in={name: word for word, names in GEMINI_TOOLS.items() for name in names},
+    built_in={name: word for word, names in GEMINI_NAMES.items() for name in names},
     server_prefix="mcp_",
     in_id=True,
 )
@@ -97,7 +94,7 @@ class Gemini:
     name = "gemini"
     abilities = Abilities()
     wire_formats: tuple[WireFormat, ...] = ("gemini",)
-    tools = ToolNames(version="gemini 0.61.0", built_in=frozenset(GEMINI_TOOLS))
+    tools = ToolNames(version="gemini 0.61.0", built_in=frozenset(GEMINI_NAMES))
     manners = AcpManners(
         words=GEMINI_WORDS,
         steers=False,
@@ -108,19 +105,19 @@ class Gemini:
 
     def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
         named = map(rule_names.rule_tool, (*agent.permissions.allow, *agent.ask_rules))
-        words = tuple(dict.fromkeys(word for word in named if word in GEMINI_TOOLS))
+        words = tuple(dict.fromkeys(word for word in named if word in GEMINI_NAMES))
         inside, servers = _servers_inside(terms), _servers_outside(agent, terms)
         settings = json.dumps(_settings(terms, words, servers), indent=1)
         prompt = prompt_text(agent, terms)
         place = f"Your files are in {terms.cwd}. Give absolute paths, and that as `dir_path`."
         own = _environment(terms) | terms.surroundings
         files = (
-            File(path=SETTINGS_FILE, content=settings.encode()),
+            File(path=GEMINI_SETTINGS, content=settings.encode()),
             File(path=NO_CONTEXT_FILE, content=NO_CONTEXT.encode()),
             File(path=POLICY_FILE, content=POLICY.encode()),
             File(path=SYSTEM_FILE, content=utf8(agent, "the prompt", f"{prompt}\n\n{place}\n")),
         )
-        node = ("node", "--no-warnings=DEP0040", "--require", NO_CONTEXT_FILE, PROGRAM)
+        node = ("node", "--no-warnings=DEP0040", "--require", NO_CONTEXT_FILE, GEMINI_PROGRAM)
         cli = (*node, "--acp", f"--model={agent.model}", "--policy", POLICY_FILE)
         utf8(agent, "the model", agent.model)
         return Launch(
@@ -198,7 +195,7 @@ def _settings(
         },
         "tools": {
             "sandbox": False,
-            "core": [name for word in words for name in GEMINI_TOOLS[word]],
+            "core": [name for word in words for name in GEMINI_NAMES[word]],
             "discoveryCommand": "",
             "callCommand": "",
         },

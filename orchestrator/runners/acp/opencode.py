@@ -15,7 +15,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import HOME, Launch
 from orchestrator.runners import rule_names, rules
 from orchestrator.runners.acp.calls import AcpWords
-from orchestrator.runners.acp.dialogue import AcpDialogue, AcpManners
+from orchestrator.runners.acp.dialogue import EMPTY_FOLDER, AcpDialogue, AcpManners
 from orchestrator.runners.contract import (
     Abilities,
     Dialogue,
@@ -37,10 +37,7 @@ from orchestrator.runners.launching import (
 )
 from orchestrator.runners.signs import PermissionAsked
 
-EMPTY = "/srv"
-"""A directory of the image's with nothing in it, which the agent cannot write to."""
-
-FOLDER = f"{OWN_FOLDER}/opencode"
+OPENCODE_FOLDER = f"{OWN_FOLDER}/opencode"
 
 FRESH_OPENCODE = (
     'set -e; d="$0/data/opencode"; rm -rf -- "$0.new"; mkdir -p -- "$0.new/data/opencode"; '
@@ -52,7 +49,7 @@ FRESH_OPENCODE = (
 )
 """For a shell: keep nothing of the CLI's directories but its database, then become the CLI."""
 
-WORDS = AcpWords(
+OPENCODE_WORDS = AcpWords(
     built_in={
         "bash": "Bash",
         "read": "Read",
@@ -102,7 +99,7 @@ class Opencode:
     wire_formats: tuple[WireFormat, ...] = ("anthropic",)
     tools = ToolNames(version="opencode 1.18.33", built_in=frozenset(_PERMISSIONS))
     manners = AcpManners(
-        words=WORDS,
+        words=OPENCODE_WORDS,
         steers=True,
         resume_method="session/resume",
         replays=False,
@@ -118,12 +115,12 @@ class Opencode:
         # It fills in {env:VARIABLE} and {file:PATH} before it reads the JSON.
         own["OPENCODE_CONFIG_CONTENT"] = re.sub(r"\{(?=env:|file:)", r"\\u007b", config)
         return Launch(
-            argv=("/bin/sh", "-c", FRESH_OPENCODE, FOLDER, "opencode", "acp"),
+            argv=("/bin/sh", "-c", FRESH_OPENCODE, OPENCODE_FOLDER, "opencode", "acp"),
             env=variables(agent, terms.env, own, self.is_own_variable),
-            cwd=EMPTY,
+            cwd=EMPTY_FOLDER,
             files=terms.files,
             opening={
-                "session": {"cwd": EMPTY, "mcpServers": []},
+                "session": {"cwd": EMPTY_FOLDER, "mcpServers": []},
                 "resume": terms.conversation if terms.resume else "",
                 "model": agent.model,
                 "tools": list(words),
@@ -160,7 +157,7 @@ def _environment() -> dict[str, str]:
         **PLAIN_ENVIRONMENT,
         **{f"OPENCODE_DISABLE_{name}": "1" for name in _SWITCHES},
         "OPENCODE_PURE": "1",
-        **{f"XDG_{name.upper()}_HOME": f"{FOLDER}/{name}" for name in _DIRECTORIES},
+        **{f"XDG_{name.upper()}_HOME": f"{OPENCODE_FOLDER}/{name}" for name in _DIRECTORIES},
     }
 
 

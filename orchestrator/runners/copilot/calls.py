@@ -23,10 +23,10 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
 
 COPILOT_TOOLS = ToolNames(version="copilot 1.0.102", built_in=frozenset(BUILT_IN))
 
-_WORDS = {name: word for word, names in reversed(BUILT_IN.items()) for name in names}
+_COPILOT_WORDS = {name: word for word, names in reversed(BUILT_IN.items()) for name in names}
 
-_FIELDS = {"path": "file_path", "file_text": "content", "old_str": "old_string"}
-_FIELDS |= {"new_str": "new_string"}
+_FILE_FIELDS = {"path": "file_path", "file_text": "content", "old_str": "old_string"}
+_FILE_FIELDS |= {"new_str": "new_string"}
 _FILE_WORDS = ("Read", "Edit", "Write")
 
 
@@ -39,9 +39,9 @@ def called(data: Mapping[str, object]) -> ToolCalled | None:
     given = bounded_dict_of(data, "arguments")
     if server and own:
         return ToolCalled(id=call_id, tool=f"{server_prefix(server)}__{own}", input=given)
-    word = _WORDS.get(tool, tool)
+    word = _COPILOT_WORDS.get(tool, tool)
     if word in _FILE_WORDS:
-        given = {_FIELDS.get(key, key): value for key, value in given.items()}
+        given = {_FILE_FIELDS.get(key, key): value for key, value in given.items()}
     return ToolCalled(id=call_id, tool=word, input=given)
 
 

@@ -49,7 +49,7 @@ _OPTIONS: dict[str, object] = {
 Remembered = TypeVar("Remembered")
 
 
-class _Prompt(NamedTuple):
+class _CopilotPrompt(NamedTuple):
     text: str
     message_id: str
 
@@ -76,7 +76,7 @@ class CopilotDialogue:
         self._begun = False
         self._session = ""
         self._listening = False
-        self._unsaid: list[_Prompt] = []
+        self._unsaid: list[_CopilotPrompt] = []
         self._in_turn = False
         self._announced = False
         """This turn's Ready has been told."""
@@ -103,7 +103,7 @@ class CopilotDialogue:
         return b""
 
     def say(self, text: str, message_id: str = "") -> bytes:
-        self._unsaid.append(_Prompt(text, message_id))
+        self._unsaid.append(_CopilotPrompt(text, message_id))
         return self.begin() + self._say_unsaid()
 
     def interrupt(self) -> bytes:

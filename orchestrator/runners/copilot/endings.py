@@ -9,7 +9,7 @@ from orchestrator.domain.result import Reason
 from orchestrator.runners.json_fields import int_of, text_of
 from orchestrator.runners.signs import STATUS_REASONS, TurnEnded
 
-_ADVICE = (
+_COPILOT_ADVICE = (
     re.compile(r"^Failed to get response from the AI model; retried .*? Last error: ", re.DOTALL),
     re.compile(r"\n\s*Check your COPILOT_PROVIDER_.*", re.DOTALL),
 )
@@ -29,6 +29,6 @@ def turn_ended(error: Mapping[str, object] | None, said: str, *, aborted: bool) 
         reason = STATUS_REASONS.get(status, "api_error")
     elif "stream" in message.lower() or message.startswith(_NO_ANSWER):
         reason = "stream_cut"
-    for pattern in _ADVICE:
+    for pattern in _COPILOT_ADVICE:
         message = pattern.sub("", message)
     return TurnEnded(reason=reason, text=message.strip() or "copilot did not say why")

@@ -15,7 +15,7 @@ from orchestrator.runners.lines import OUTPUT_LINE_BYTES, CliLine, event_of
 HEADER_BYTES = 1024
 """What a header may take; more is junk."""
 
-_HEADER = re.compile(rb"Content-Length:[ \t]*(\d{1,10})\r?\n(?:[A-Za-z-]+:[^\n]*\n)*\r?\n")
+_FRAME_HEADER = re.compile(rb"Content-Length:[ \t]*(\d{1,10})\r?\n(?:[A-Za-z-]+:[^\n]*\n)*\r?\n")
 _BEGINNING = b"Content-Length:"
 
 
@@ -66,7 +66,7 @@ class CliFrames:
 
     def _header(self) -> tuple[str, bool]:
         """What stood before the next header, and whether that is there."""
-        found = _HEADER.search(self._data)
+        found = _FRAME_HEADER.search(self._data)
         if found is not None:
             end, self._body = found.end(), int(found[1])
             junk = self._data[: found.start()].decode(errors="replace")

@@ -30,7 +30,7 @@ CONFIG = f"{OWN_FOLDER}/copilot"
 CACHE = "/opt/copilot"
 """Where the image has what the CLI would unpack at its first start."""
 
-OWN_PREFIXES = ("COPILOT_", "GITHUB_", "GH_")
+OWN_COPILOT = ("COPILOT_", "GITHUB_", "GH_")
 """Variables of the CLI that decide where it talks to, as whom, and what it loads."""
 
 FRESH = (
@@ -41,7 +41,7 @@ FRESH = (
 )
 """For a shell: keep nothing of a directory but the conversations, then become the CLI."""
 
-_SESSION: dict[str, object] = {
+_SESSION_TERMS: dict[str, object] = {
     "clientName": "orchestrator",
     "streaming": True,
     "requestPermission": True,
@@ -67,7 +67,7 @@ def launch(agent: AgentSpec, terms: LaunchTerms) -> Launch:
     utf8(agent, "the prompt", prompt)
     servers = _servers(agent, terms)
     session: dict[str, object] = {
-        **_SESSION,
+        **_SESSION_TERMS,
         "model": agent.model,
         "workingDirectory": terms.cwd,
         "configDir": CONFIG,
@@ -98,7 +98,7 @@ def history_file(conversation: str) -> str:
 
 def is_own_variable(name: str, own: Mapping[str, str]) -> bool:
     """Whether agent.md cannot set a variable: it is the CLI's, or one of these besides."""
-    return name in own or name in PLAIN_ENVIRONMENT or name.startswith(OWN_PREFIXES)
+    return name in own or name in PLAIN_ENVIRONMENT or name.startswith(OWN_COPILOT)
 
 
 def _environment(base_url: str, model: str) -> dict[str, str]:
