@@ -15,6 +15,8 @@ import typer
 from orchestrator.surfaces.cli.options import (
     AgentsDirOption,
     JsonOption,
+    RunnerConfigOption,
+    RunnerOption,
     WorkspaceOption,
     settings_for,
 )
@@ -57,6 +59,8 @@ def plan(
         typer.Option("--all", help="Also what fits no screen: command, environment, files."),
     ] = False,
     agents_dir: AgentsDirOption = None,
+    runner: RunnerOption = None,
+    runner_config: RunnerConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print what a run would launch: image, mounts, user, network, secrets, tools, limits."""
@@ -64,7 +68,7 @@ def plan(
 
     from orchestrator.app import show_plan
 
-    settings = settings_for(agents_dir)
+    settings = settings_for(agents_dir, runner, runner_config)
     shown = anyio.run(show_plan, settings, agent, workspace and workspace.absolute())
     if as_json:
         print(json.dumps(plan_document(shown)))
