@@ -326,7 +326,7 @@ class Service:
 
     async def note_stranger(self, where: str, why: str) -> None:
         """Write down that a request was refused before it was known who calls."""
-        await self._strangers.note(stranger(self.project, where, why))
+        await self._strangers.note(stranger(self.project, where, why), f"{where} {why}")
 
     async def note_call(self, what: str, caller: str, refusal: OrchestratorError) -> None:
         """Write down that a call is refused for who calls, or says to: "" if that is not known."""

@@ -237,7 +237,7 @@ class OutsideService:
 
     async def note_stranger(self, where: str, why: str) -> None:
         """Write down that a request was refused before it was known who calls."""
-        await self._refusals.note(stranger(self._project, where, why))
+        await self._refusals.note(stranger(self._project, where, why), f"{where} {why}")
 
     # How each of them is done
 
