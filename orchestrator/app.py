@@ -17,11 +17,12 @@ from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.catalog import AgentsDir, Problem
 from orchestrator.catalog.problems import did_you_mean
 from orchestrator.catalog.rules_file import RulesFile
+from orchestrator.catalog.runner_file import read_runner_config
 from orchestrator.containers.images.fetching import Progress
 from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.owner import Owner
 from orchestrator.containers.runtime import EngineLookup, Runtime
-from orchestrator.domain.agent import DEFAULT_RUNNER, AgentSpec
+from orchestrator.domain.agent import DEFAULT_RUNNER, AgentSpec, RunnerWish
 from orchestrator.domain.container import File
 from orchestrator.domain.task import Task
 from orchestrator.domain.tool_lock import Brokered, ToolLock
@@ -58,6 +59,7 @@ from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.gateway.tools.pool import CallFailed, Sharers, WantedServer
 from orchestrator.plain_yaml import shortened
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
+from orchestrator.runners.known import RUNNERS
 from orchestrator.settings import (
     Settings,
     check_declared,
@@ -325,6 +327,21 @@ async def open_tasks(settings: Settings) -> AsyncIterator[tuple[Service, Tasks]]
     """An orchestrator, and the runs that go on in it by themselves."""
     async with open_orchestrator(settings) as service, Tasks(service) as tasks:
         yield service, tasks
+
+
+def runner_wish(settings: Settings) -> RunnerWish:
+    """What the operator says about runners; OperatorError if he names one that there is not.
+    Blocks.
+    """
+    if settings.runner and settings.runner not in RUNNERS:
+        guess = did_you_mean(settings.runner, RUNNERS)
+        hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join(RUNNERS)}"
+        raise OperatorError(
+            f"no runner {settings.runner!r}; {hint} (--runner, ORCHESTRATOR_RUNNER)"
+        )
+    path = settings.runner_config
+    config = None if path is None else read_runner_config(path)
+    return RunnerWish(preferred=settings.runner, config=config)
 
 
 def own_caller(settings: Settings, named: str | None = None) -> str:

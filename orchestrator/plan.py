@@ -37,6 +37,7 @@ from orchestrator.errors import MountRefused
 from orchestrator.runners.contract import LaunchTerms
 from orchestrator.runners.known import RUNNERS
 from orchestrator.runners.launching import AGENT_PATH
+from orchestrator.runners.rule_names import without_brokered_asks
 from orchestrator.tool_rules import offered
 from orchestrator.workspace.transfer import COLLECT_SECONDS
 
@@ -156,7 +157,7 @@ def plan(
         files=surroundings.files(agent, place.ca_certificates),
         more_folders=(AGENT_FILES,) if agent.files else (),
     )
-    launch = RUNNERS[agent.runner].launch(_told(agent), terms)
+    launch = RUNNERS[agent.runner].launch(_told(without_brokered_asks(agent)), terms)
     resources = agent.resources
     container = ContainerSpec(
         image=agent.image or place.image,

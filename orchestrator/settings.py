@@ -94,6 +94,10 @@ class Settings(Frozen):
     """ORCHESTRATOR_MAX_RUNS: how many runs at once; later ones wait for their turn."""
     max_runs_per_agent: Annotated[int, Field(ge=1, le=MOST)] = 8
     """ORCHESTRATOR_MAX_RUNS_PER_AGENT: the same for each agent."""
+    runner: str = ""
+    """ORCHESTRATOR_RUNNER: the agent CLI to try first, for agents whose agent.md names none."""
+    runner_config: Path | None = None
+    """ORCHESTRATOR_RUNNER_CONFIG: a file with the CLIs to try, their order and their models."""
     dynamic_template: str = ""
     """ORCHESTRATOR_DYNAMIC_TEMPLATE: the agent that callers may make smaller ones of; none."""
     max_spares: Annotated[int, Field(ge=0, le=MOST)] = 8

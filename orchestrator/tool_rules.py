@@ -165,8 +165,8 @@ def held_to(use: ServerUse, lock: ToolLock, deny: Sequence[str], ask: Sequence[s
     """A use under the agent's own rules too, such as `mcp__NAME__TOOL`, or `mcp__NAME` for all that
     a server has: no CLI has to keep them. It becomes stricter, never less so.
     """
-    denied = tuple(dict.fromkeys((*use.deny, *_patterns_for(use, lock, deny))))
-    asked = tuple(_patterns_for(use, lock, ask))
+    denied = tuple(dict.fromkeys((*use.deny, *_all(rules_about(use, lock, deny)))))
+    asked = tuple(_all(rules_about(use, lock, ask)))
     approve: dict[str, Verdict] = dict(use.approve)
     for name in (tool.name for tool in lock.tools):  # by name: a pattern could undo `"*": deny`
         if any(_fits(pattern, "tool", name) for pattern in asked):
@@ -175,6 +175,22 @@ def held_to(use: ServerUse, lock: ToolLock, deny: Sequence[str], ask: Sequence[s
         if _split(pattern)[0] != "tool" and approve.get(pattern) != "deny":
             approve[pattern] = "ask"
     return use.model_copy(update={"deny": denied, "approve": approve})
+
+
+def rules_about(use: ServerUse, lock: ToolLock, rules: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Rules in the words of a CLI that mean one server -> what each is as patterns of its use."""
+    found: dict[str, tuple[str, ...]] = {}
+    for rule in rules:
+        mcp, _, rest = rule.partition("(")[0].partition("__")
+        named, _, tool = rest.partition("__")
+        if mcp != "mcp" or not fnmatchcase(use.use, named):
+            continue
+        if tool in ("", EVERY_TOOL):
+            found[rule] = (EVERY_TOOL, f"{RESOURCE}*", f"{PROMPT}*")
+        else:
+            told = ((each.name, as_told(each.name)) for each in lock.tools)
+            found[rule] = (tool, *(name for name, model in told if fnmatchcase(model, tool)))
+    return found
 
 
 def use_problems(use: ServerUse, lock: ToolLock) -> Iterator[tuple[str, str]]:
@@ -232,19 +248,8 @@ def _by_patterns(
     return f"allow: {allowed}", "auto"
 
 
-def _patterns_for(use: ServerUse, lock: ToolLock, rules: Sequence[str]) -> Iterator[str]:
-    """What rules in the words of a CLI mean of one server, as patterns of its use."""
-    for rule in rules:
-        mcp, _, rest = rule.partition("(")[0].partition("__")
-        named, _, tool = rest.partition("__")
-        if mcp != "mcp" or not fnmatchcase(use.use, named):
-            continue
-        if tool in ("", EVERY_TOOL):
-            yield from (EVERY_TOOL, f"{RESOURCE}*", f"{PROMPT}*")
-        else:
-            yield tool
-            told = ((each.name, as_told(each.name)) for each in lock.tools)
-            yield from (name for name, as_model in told if fnmatchcase(as_model, tool))
+def _all(found: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    return (pattern for patterns in found.values() for pattern in patterns)
 
 
 def _fits(pattern: str, what: What, name: str) -> bool:

@@ -499,3 +499,40 @@ class AgentSpec(Frozen):
     @property
     def digest(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+
+
+PlainWord = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+
+
+class RunnerEntry(Frozen):
+    """One of the runners that may be tried."""
+
+    name: PlainWord
+    priority: Annotated[int, Field(gt=0)]
+    """Smaller ones are tried first."""
+    models: tuple[PlainWord, ...] = ()
+    """The models that it is tried for; none is all."""
+
+
+class RunnerConfig(Frozen):
+    """What --runner-config says."""
+
+    runners: tuple[RunnerEntry, ...]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        names = [entry.name for entry in self.runners]
+        if not names:
+            raise ValueError("runners must not be empty; leave the file out to have every runner")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"runners names {twice} twice; write one entry for it")
+        return self
+
+
+class RunnerWish(Frozen):
+    """What the operator says about runners, for agents whose agent.md names none."""
+
+    preferred: str = ""
+    """The one to try first, if it has the agent's model; "" is none."""
+    config: RunnerConfig | None = None

@@ -19,7 +19,7 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.flood import ALWAYS, Flood, group
 from orchestrator.errors import StoreFailed
 from orchestrator.redaction import Redactor, Sought, clean_json
-from orchestrator.store.audit import MAX_SUBJECT, MAX_WHY
+from orchestrator.store.audit import MAX_SUBJECT, MAX_WHY, OnceEach
 from orchestrator.store.runs import Store
 
 log = logging.getLogger(__name__)
@@ -84,8 +84,7 @@ class Record:
         """
         self._run_id = run_id
         self._task = task
-        self._decided: dict[tuple[str, bool], set[str]] = {}
-        self._deciding = anyio.Lock()
+        self._decisions = OnceEach(store.audit, MAX_DECISIONS)
         self._store = store
         self._listeners = tuple(listeners)
         self._redactor = Redactor(secrets)
@@ -119,26 +118,21 @@ class Record:
             self._keep(kind, text, data)
 
     async def decided(self, act: AuditAct, subject: str, *, allowed: bool, why: str = "") -> None:
-        """Write down what the agent is let or refused, before it is; once for each such thing."""
+        """Write down what the agent is let or refused, before it is; once for each such thing, and
+        how often it was refused.
+        """
         if self._task is None:
             return
-        async with self._deciding:  # a second request of the kind waits until the row is there
-            known = self._decided.setdefault((act, allowed), set())
-            if subject in known or len(known) > MAX_DECISIONS:
-                return
-            if len(known) == MAX_DECISIONS:
-                subject, why = "(more)", f"after {MAX_DECISIONS} of them, no more are written down"
-            entry = AuditEntry(
-                project=self._task.project,
-                who=f"agent {self._task.agent}",
-                act=act,
-                subject=self._short(subject, MAX_SUBJECT),
-                run_id=self._run_id,
-                allowed=allowed,
-                why=self._short(why, MAX_WHY),
-            )
-            await self._store.audit.note(entry)
-            known.add(subject)
+        entry = AuditEntry(
+            project=self._task.project,
+            who=f"agent {self._task.agent}",
+            act=act,
+            subject=self._short(subject, MAX_SUBJECT),
+            run_id=self._run_id,
+            allowed=allowed,
+            why=self._short(why, MAX_WHY),
+        )
+        await self._decisions.note(entry, key=subject)
 
     def tell_end(self) -> None:
         """The run's end is in the store; tell the listeners."""

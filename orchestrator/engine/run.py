@@ -29,6 +29,7 @@ from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.engine.workspaces.second_wires import SecondWires
 from orchestrator.errors import CallerError, OrchestratorError
 from orchestrator.runners.known import RUNNERS
+from orchestrator.runners.rule_names import without_brokered_asks
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.workspace.reading.tree import Snapshot
 from orchestrator.workspace.transfer import COLLECT_SECONDS
@@ -163,7 +164,7 @@ class _Approvals:
     """Approver (conversation.py) that puts tool calls to the caller, through the run's desk."""
 
     def __init__(self, live: LiveRun, conversation: Conversation, tasks: TaskGroup) -> None:
-        self.agent = live.plan.agent
+        self.agent = without_brokered_asks(live.plan.agent)
         self._desk = live.desk
         self._record = live.record
         self._conversation = conversation

@@ -52,6 +52,7 @@ from orchestrator.errors import (
 )
 from orchestrator.plan import doubts
 from orchestrator.redaction import Sought
+from orchestrator.store.audit import MAX_REFUSALS, REFUSALS_SECONDS, OnceEach
 from orchestrator.store.exchanges import Exchanges
 from orchestrator.store.runs import Caps, Store, SuspendedRun
 from orchestrator.store.session_rows import SessionKey
@@ -114,6 +115,7 @@ class Service:
         self.project = project
         """Whose runs these are, as Settings has it."""
         self.store = store
+        self._strangers = OnceEach(store.audit, MAX_REFUSALS, REFUSALS_SECONDS)
         self.exchanges = Exchanges(store)
         self.news = News()
         self.sessions = sessions
@@ -324,7 +326,7 @@ class Service:
 
     async def note_stranger(self, where: str, why: str) -> None:
         """Write down that a request was refused before it was known who calls."""
-        await self.store.audit.note(stranger(self.project, where, why))
+        await self._strangers.note(stranger(self.project, where, why), f"{where} {why}")
 
     async def note_call(self, what: str, caller: str, refusal: OrchestratorError) -> None:
         """Write down that a call is refused for who calls, or says to: "" if that is not known."""

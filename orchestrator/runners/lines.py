@@ -54,7 +54,7 @@ class CliLines:
         self._line.clear()
         self._skipping = False
         if text:
-            yield CliLine(_event(text), text)
+            yield CliLine(event_of(text), text)
 
     def _take(self, piece: bytes) -> Iterator[CliLine]:
         if self._skipping:
@@ -82,7 +82,8 @@ def is_shown_whole(given: Mapping[str, object], asked: object) -> bool:
     return given == asked and len(json.dumps(given)) <= ASKED_CHARS
 
 
-def _event(text: str) -> dict[str, object] | None:
+def event_of(text: str) -> dict[str, object] | None:
+    """The JSON object that a text is; None if it is none, or one of too many parts."""
     if has_more_parts(text, MAX_LINE_PARTS):
         return None
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 
 from orchestrator.domain.agent import AgentSpec, Permissions
 from orchestrator.runners.contract import PARENT, ToolNames
@@ -73,3 +74,28 @@ def is_offered(agent: AgentSpec, tool: str) -> bool:
         return True
     whole = server_rules(agent.permissions, server_names(agent))
     return is_named(tool, (*agent.permissions.allow, *agent.ask_rules, *whole))
+
+
+def without_brokered_asks(agent: AgentSpec) -> AgentSpec:
+    """The agent as its CLI has it. Who is asked about tools of servers outside is decided where
+    they are called, by the same rules: the CLI lets those calls go, and its caller is asked once.
+    """
+    outside = {use.use for use in agent.server_uses}
+    inside = [name for name in server_names(agent) if name not in outside]
+    approval = dict(agent.approval)
+    allow = list(agent.permissions.allow)
+    for rule in agent.ask_rules:
+        named, _, tool = rule_tool(rule).removeprefix(MCP).partition("__")
+        meant = [server for server in outside if fnmatchcase(server, named)]
+        if not rule.startswith(MCP) or not meant:
+            continue
+        told = ["__".join(filter(None, (server_prefix(server), tool))) for server in meant]
+        approval |= dict.fromkeys((rule, *told), "auto")
+        for server in inside:  # a pattern may mean these as well
+            if fnmatchcase(server, named):
+                approval["__".join(filter(None, (server_prefix(server), tool)))] = "ask"
+        rest = map(rule_tool, agent.permissions.allow)
+        if any(names_server(each, server) for each in rest for server in meant):
+            allow += [each for each in told if each not in allow]
+    permissions = agent.permissions.model_copy(update={"allow": tuple(allow)})
+    return agent.model_copy(update={"approval": approval, "permissions": permissions})

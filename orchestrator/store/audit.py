@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import get_args
+
+import anyio
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.audit import AuditAct, AuditEntry
@@ -12,6 +17,13 @@ from orchestrator.store.database import Database
 
 MAX_SUBJECT = 300
 MAX_WHY = 500
+
+MAX_REFUSALS = 500
+"""Of one caller that are written down in REFUSALS_SECONDS, each once: different servers, tools,
+agent ids, places."""
+
+REFUSALS_SECONDS = 3600.0
+"""After so long the same refusal is written down again."""
 
 _AUDIT_COLUMNS = ", ".join(AuditEntry.model_fields)
 
@@ -33,9 +45,18 @@ class Audit:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def note(self, entry: AuditEntry) -> None:
-        """Write a decision down; StoreFailed if it cannot be, and then it must not be acted on."""
-        await self._database.write(INSERT_DECISION, *decision_values(entry))
+    async def note(self, entry: AuditEntry) -> int:
+        """Write a decision down; its number. StoreFailed if it cannot be, and then it must not be
+        acted on.
+        """
+        return await self._database.atomically(
+            lambda db: db.execute(INSERT_DECISION, decision_values(entry)).lastrowid or 0
+        )
+
+    async def amend(self, number: int, why: str) -> None:
+        """Say something else of why a decision was made, such as how often."""
+        sql = "UPDATE audit SET why = ? WHERE number = ?"
+        await self._database.write(sql, why[:MAX_WHY], number)
 
     async def find(
         self, query: AuditQuery, *, after: int = 0, limit: int = 50
@@ -71,6 +92,61 @@ class Audit:
             "DELETE FROM audit WHERE number <= (SELECT max(number) FROM audit) - ?", count
         )
 
+
+WriteDecision = Callable[[AuditEntry], Awaitable[int]]
+"""Writes one down; its number."""
+
+
+class OnceEach:
+    """Decisions in the audit that can be asked for again and again: each is one row, and so many
+    different ones of a kind are written at all. How often something was refused is added to its
+    row whenever that has doubled: whoever asks without end fills no disk, and pushes no older
+    decision out of the audit.
+    """
+
+    def __init__(self, audit: Audit, most: int, seconds: float = math.inf) -> None:
+        """After so many `seconds` the same is written down again."""
+        self._audit = audit
+        self._most = most
+        self._seconds = seconds
+        self._since = time.monotonic()
+        self._rows: dict[tuple[str, AuditAct, bool], dict[str, _Row]] = {}
+        self._one = anyio.Lock()
+
+    async def note(
+        self, entry: AuditEntry, key: str = "", write: WriteDecision | None = None
+    ) -> None:
+        """Write a decision down, if it has to be, before it is acted on. `key` tells it from others
+        of its kind, if not its subject does.
+        """
+        async with self._one:  # a second one of the kind waits until the row is there
+            if time.monotonic() - self._since > self._seconds:
+                self._rows, self._since = {}, time.monotonic()
+            rows = self._rows.setdefault((entry.who, entry.act, entry.allowed), {})
+            key = key or entry.subject
+            if key not in rows and len(rows) >= self._most:
+                key, why = MORE, f"after {self._most} of them, no more are written down"
+                entry = entry.model_copy(update={"subject": MORE, "why": why})
+            row = rows.get(key)
+            if row is None:
+                number = await (write or self._audit.note)(entry)
+                rows[key] = _Row(number, entry.why)
+                return
+            row.times += 1
+            if not entry.allowed and row.times.bit_count() == 1:
+                counted = f" ({row.times} times by now)"
+                await self._audit.amend(row.number, row.why[: MAX_WHY - len(counted)] + counted)
+
+
+@dataclass
+class _Row:
+    number: int
+    why: str
+    times: int = 1
+
+
+MORE = "(more)"
+"""In the place of a subject: those that are too many."""
 
 INSERT_DECISION = (
     "INSERT INTO audit (at, project, who, window, act, subject, run_id, allowed, why) "

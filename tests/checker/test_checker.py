@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -185,8 +186,10 @@ def test_a_workspace_that_is_not_there_has_one_answer(
 def serving(agents_dir: Path, lines: int) -> list[str]:
     """What `orchestrator serve` says on stderr, as far as so many lines; then it is ended."""
     command = Path(sys.executable).with_name("orchestrator")
-    argv = [str(command), "serve", "--agents-dir", str(agents_dir)]
-    with subprocess.Popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as server:
+    environ = {**os.environ, "ORCHESTRATOR_AGENTS_DIR": str(agents_dir)}
+    with subprocess.Popen(
+        [command, "serve"], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, env=environ
+    ) as server:
         assert server.stderr is not None
         said = [server.stderr.readline().rstrip() for _ in range(lines)]
         server.communicate(timeout=60)

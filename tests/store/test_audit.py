@@ -11,7 +11,7 @@ from orchestrator.domain.audit import AuditEntry
 from orchestrator.domain.task import Task
 from orchestrator.engine.record import MAX_DECISIONS, Record
 from orchestrator.errors import StoreFailed
-from orchestrator.store.audit import MAX_WHY, AuditQuery
+from orchestrator.store.audit import MAX_WHY, AuditQuery, OnceEach
 from orchestrator.store.runs import Store
 
 TASK = Task(agent="a", prompt="p", project="/p", window="w", run_id="r1")
@@ -96,6 +96,32 @@ async def test_an_agents_decision_is_one_row_for_each_thing_and_bounded(store: S
     assert found[-1].why == f"after {MAX_DECISIONS} of them, no more are written down"
     await record.decided("secret", "token for example.org", allowed=True)
     assert (await store.audit.find(AuditQuery(act="secret")))[0].subject == "token for example.org"
+
+
+async def test_what_is_refused_again_and_again_is_one_row_that_says_how_often(store: Store) -> None:
+    record = Record("r1", store, task=TASK)
+    for _ in range(100):
+        await record.decided("tool", "it/drop", allowed=False, why="DENIED_BY_POLICY: deny: drop")
+    (row,) = await store.audit.find(AuditQuery(run_id="r1"))
+    assert row.why == "DENIED_BY_POLICY: deny: drop (64 times by now)"
+    few = OnceEach(store.audit, 3)
+    for number in range(40):
+        entry = AuditEntry(
+            who="ci", act="gateway", subject=f"s{number}", allowed=False, why="w" * 600
+        )
+        await few.note(entry)
+    rows = await store.audit.find(AuditQuery(who="ci"), limit=99)
+    assert [row.subject for row in rows] == ["s0", "s1", "s2", "(more)"]
+    assert rows[-1].why == "after 3 of them, no more are written down (32 times by now)"
+    await few.note(AuditEntry(who="other", act="gateway", subject="s0", allowed=False))
+    await few.note(AuditEntry(who="ci", act="gateway", subject="s0", allowed=False, why="w"))
+    rows = await store.audit.find(AuditQuery(act="gateway"), limit=99)
+    assert [(row.who, row.subject) for row in rows][-2:] == [("ci", "(more)"), ("other", "s0")]
+    assert rows[0].why.endswith("w (2 times by now)")  # though what is told of it is cut
+    soon = OnceEach(store.audit, 3, seconds=-1)
+    for _ in range(2):
+        await soon.note(AuditEntry(who="later", act="gateway", subject="s", allowed=False))
+    assert len(await store.audit.find(AuditQuery(who="later"))) == 2
 
 
 async def test_what_cannot_be_written_is_not_let(store: Store) -> None:

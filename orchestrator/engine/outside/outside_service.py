@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Protocol, TypeVar
 
 import anyio
@@ -38,6 +39,7 @@ from orchestrator.gateway.tools.pool import OnProgress
 from orchestrator.gateway.tools.verdicts import verdict_on
 from orchestrator.outside_access import OutsideCaller, decide, identify
 from orchestrator.plain_yaml import shortened
+from orchestrator.store.audit import MAX_REFUSALS, REFUSALS_SECONDS, OnceEach
 from orchestrator.store.runs import Store
 
 MAX_PATTERN_CHARS = 200
@@ -134,6 +136,7 @@ class OutsideService:
         self._store = store
         self._project = project
         self._check_trust = check_trust
+        self._refusals = OnceEach(store.audit, MAX_REFUSALS, REFUSALS_SECONDS)
         self._default_agent = default_agent
 
     async def servers(
@@ -234,7 +237,7 @@ class OutsideService:
 
     async def note_stranger(self, where: str, why: str) -> None:
         """Write down that a request was refused before it was known who calls."""
-        await self._store.audit.note(stranger(self._project, where, why))
+        await self._refusals.note(stranger(self._project, where, why), f"{where} {why}")
 
     # How each of them is done
 
@@ -256,9 +259,13 @@ class OutsideService:
                 raise _denied(asked, ruling)
         except GatewayRefused as exc:
             update = {"code": exc.code, "latency_ms": _ms_since(began)}
-            await self._begin(connection, asked.model_copy(update=update), False, str(exc))
+            refused = asked.model_copy(update=update)
+            entry = self._entry(connection, refused, False, str(exc))
+            write = partial(self._store.outside_calls.begin, call=refused)
+            await self._refusals.note(entry, write=write)
             raise
-        number = await self._begin(connection, asked, True, ruling.why)
+        entry = self._entry(connection, asked, True, ruling.why)
+        number = await self._store.outside_calls.begin(entry, asked)
         code = "CANCELLED"
         try:
             result = await work(asked.agent_id, rules)
@@ -271,13 +278,13 @@ class OutsideService:
                 await self._store.outside_calls.ended(number, _ms_since(began), code)
         return result
 
-    async def _begin(
+    def _entry(
         self, connection: OutsideConnection, asked: OutsideCall, allowed: bool, why: str
-    ) -> int:
+    ) -> AuditEntry:
         target = "/".join(filter(None, (asked.server, asked.tool)))
         who = asked.agent_id or (f"{asked.claimed} (claimed)" if asked.claimed else "")
         words = (asked.operation, target, who and f"as {who}")
-        entry = AuditEntry.by(
+        return AuditEntry.by(
             connection.caller.name,
             "gateway",
             project=self._project,
@@ -285,7 +292,6 @@ class OutsideService:
             subject=" ".join(filter(None, words)),
             why=why,
         )
-        return await self._store.outside_calls.begin(entry, asked)
 
     async def _trusted(self, server: str, rules: OutsideRules) -> KnownServer:
         """A server, if a person has agreed to what it reaches and to what it tells models."""

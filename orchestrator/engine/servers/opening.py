@@ -32,7 +32,7 @@ from orchestrator.gateway.tools.pool import Loss, OnChanged, WantedServer
 from orchestrator.gateway.tools.results import one_line
 from orchestrator.plan import Place, plan_server
 from orchestrator.redaction import Redactor
-from orchestrator.store.audit import Audit
+from orchestrator.store.audit import Audit, OnceEach
 
 if TYPE_CHECKING:
     from orchestrator.gateway.tools.live_server import LiveServer
@@ -236,15 +236,11 @@ class ServerDecisions:
     """Writes down where a server was let or not let, once for each place."""
 
     def __init__(self, audit: Audit, project: str, server: str) -> None:
-        self._audit = audit
+        self._decisions = OnceEach(audit, MAX_SERVER_DECISIONS)
         self._project = project
         self._who = f"server {server}"
-        self._known: set[tuple[str, str, bool]] = set()
 
     async def note(self, act: AuditAct, subject: str, *, allowed: bool, why: str = "") -> None:
-        row = (act, subject, allowed)
-        if row in self._known or len(self._known) >= MAX_SERVER_DECISIONS:
-            return
         entry = AuditEntry(
             project=self._project,
             who=self._who,
@@ -253,8 +249,7 @@ class ServerDecisions:
             allowed=allowed,
             why=why,
         )
-        await self._audit.note(entry)
-        self._known.add(row)
+        await self._decisions.note(entry)
 
 
 async def _hear_stderr(stream: Stream, loss: Loss, redactor: Redactor) -> None:

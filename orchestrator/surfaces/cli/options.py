@@ -48,18 +48,44 @@ AgentsDirOption = Annotated[
     ),
 ]
 
+RunnerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--runner",
+        metavar="NAME",
+        help="The agent CLI to try first, for agents that name none (ORCHESTRATOR_RUNNER).",
+    ),
+]
+
+RunnerConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--runner-config",
+        metavar="FILE",
+        help="The agent CLIs to try, in which order and for which models.",
+    ),
+]
+
 WorkspaceOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Show the agent this directory, as its agent.md says."),
 ]
 
 
-def settings_for(agents_dir: Path | None) -> Settings:
+def settings_for(
+    agents_dir: Path | None, runner: str | None = None, runner_config: Path | None = None
+) -> Settings:
     """The settings, with agents in a directory that is there."""
     from orchestrator.errors import AgentsDirMissing
     from orchestrator.settings import read_settings
 
-    settings = read_settings(flags={"agents_dir": agents_dir and agents_dir.absolute()})
+    settings = read_settings(
+        flags={
+            "agents_dir": agents_dir and agents_dir.absolute(),
+            "runner": runner,
+            "runner_config": runner_config and runner_config.absolute(),
+        }
+    )
     if not settings.agents_dir.is_dir():
         raise AgentsDirMissing(_no_agents(settings.agents_dir))
     return settings

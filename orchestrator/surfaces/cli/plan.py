@@ -15,6 +15,8 @@ import typer
 from orchestrator.surfaces.cli.options import (
     AgentsDirOption,
     JsonOption,
+    RunnerConfigOption,
+    RunnerOption,
     WorkspaceOption,
     settings_for,
 )
@@ -57,6 +59,8 @@ def plan(
         typer.Option("--all", help="Also what fits no screen: command, environment, files."),
     ] = False,
     agents_dir: AgentsDirOption = None,
+    runner: RunnerOption = None,
+    runner_config: RunnerConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print what a run would launch: image, mounts, user, network, secrets, tools, limits."""
@@ -64,7 +68,7 @@ def plan(
 
     from orchestrator.app import show_plan
 
-    settings = settings_for(agents_dir)
+    settings = settings_for(agents_dir, runner, runner_config)
     shown = anyio.run(show_plan, settings, agent, workspace and workspace.absolute())
     if as_json:
         print(json.dumps(plan_document(shown)))
@@ -103,7 +107,7 @@ def plan_document(shown: ShownPlan) -> dict[str, object]:
             {"name": server.name, "command": server.command, "args": list(server.args)}
             for server in agent.mcp_servers
         ],
-        "servers": [_server_document(each) for each in shown.brokered],
+        "servers": [_server_document(each, agent) for each in shown.brokered],
         "session": agent.session.model_dump(mode="json"),
         "memory": agent.memory if agent.session.keep else "none",
         "warm": agent.warm,
@@ -263,7 +267,7 @@ def plan_rows(shown: ShownPlan, *, brief: bool = False) -> Iterator[Row]:
         yield Row("variable", f"{name} enters the container, as {place}{missing}", warning=True)
     yield from _tool_rows(agent)
     for each in shown.brokered:
-        yield from _server_rows(each)
+        yield from _server_rows(each, agent)
     for file in plan.agent_files:
         text = f"{file.path}, of the agent's folder, to read ({len(file.content)} bytes)"
         yield Row("agent's files", text)
@@ -335,13 +339,14 @@ def _tool_rows(agent: AgentSpec) -> Iterator[Row]:
         yield Row("MCP servers", "none", detail=True)
 
 
-def _server_document(each: Brokered) -> dict[str, object]:
+def _server_document(each: Brokered, agent: AgentSpec) -> dict[str, object]:
     """A server outside that the agent uses: which tools, who approves, what it reaches."""
     from orchestrator.domain.tool_lock import definition_tokens
-    from orchestrator.tool_rules import offered
+    from orchestrator.tool_rules import decide, offered, rules_about
 
     use, server = each.use, each.server
     tools = offered(use, each.lock)
+    verdicts = {tool.name: decide(use, each.lock, tool.name) for tool in each.lock.tools}
     return {
         "name": server.name,
         "url": server.url,
@@ -354,6 +359,14 @@ def _server_document(each: Brokered) -> dict[str, object]:
         "deny": list(use.deny),
         "approve": dict(use.approve),
         "arguments": use.arguments,
+        "agent_rules": {
+            "deny": list(rules_about(use, each.lock, agent.deny_rules)),
+            "ask": list(rules_about(use, each.lock, agent.ask_rules)),
+        },
+        "verdicts": {
+            name: {"allowed": found.allowed, "asks": found.asks, "rule": found.rule}
+            for name, found in verdicts.items()
+        },
         "max_calls": use.max_calls,
         "share": server.share,
         "network": server.network.model_dump(mode="json"),
@@ -361,8 +374,10 @@ def _server_document(each: Brokered) -> dict[str, object]:
     }
 
 
-def _server_rows(each: Brokered) -> Iterator[Row]:
-    told, use, server = _server_document(each), each.use, each.server
+def _server_rows(each: Brokered, agent: AgentSpec) -> Iterator[Row]:
+    from orchestrator.tool_rules import decide, rules_about
+
+    told, use, server = _server_document(each, agent), each.use, each.server
     tools, heading = told["tools"], f"server {each.name}"
     assert isinstance(tools, list)  # noqa: S101 made above
     never = f", never {', '.join(use.deny)}" if use.deny else ""
@@ -376,6 +391,13 @@ def _server_rows(each: Brokered) -> Iterator[Row]:
     held += [f"{at} always with {json.dumps(values)}" for at, values in use.arguments.items()]
     if held:
         yield Row(heading, "; ".join(held))
+    for rules, what in ((agent.deny_rules, "denied"), (agent.ask_rules, "asked about")):
+        if mine := ", ".join(rules_about(use, each.lock, rules)):
+            yield Row(heading, f"{what} by agent.md's own rules, for every call: {mine}")
+    for tool in each.lock.tools:
+        found = decide(use, each.lock, tool.name)
+        may = "waits for approval" if found.asks else "may be called" if found.allowed else "never"
+        yield Row(heading, f"{tool.name}: {may} ({found.rule})", detail=True)
     where = server.url or f"a container of {server.image or 'our image'}, for one {server.share}"
     hosts = [*server.network.allow, *server.network.allow_private]
     hosts += ["every public host"] if server.network.mode == "open" else []

@@ -16,6 +16,8 @@ from orchestrator.surfaces.cli.options import (
     AgentsDirOption,
     JsonOption,
     NotifyOption,
+    RunnerConfigOption,
+    RunnerOption,
     WorkspaceOption,
     settings_for,
 )
@@ -64,10 +66,12 @@ def run(
     ] = None,
     notify: NotifyOption = False,
     agents_dir: AgentsDirOption = None,
+    runner: RunnerOption = None,
+    runner_config: RunnerConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run an agent on a task and print its answer; what happens meanwhile goes to stderr."""
-    settings = settings_for(agents_dir)
+    settings = settings_for(agents_dir, runner, runner_config)
     task = _task(
         agent=agent,
         prompt=sys.stdin.read() if prompt == "-" else prompt,

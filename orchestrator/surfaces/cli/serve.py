@@ -6,13 +6,14 @@ import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
 
 from orchestrator.surfaces.cli.failures import LogLines
-from orchestrator.surfaces.cli.options import AgentsDirOption
+from orchestrator.surfaces.cli.options import AgentsDirOption, RunnerConfigOption, RunnerOption
 
 
 def serve(
@@ -22,13 +23,24 @@ def serve(
         typer.Option("--http", metavar="HOST:PORT", help="Serve streamable HTTP instead of stdio."),
     ] = None,
     agents_dir: AgentsDirOption = None,
+    runner: RunnerOption = None,
+    runner_config: RunnerConfigOption = None,
 ) -> None:
     """Serve MCP to one client on stdin and stdout, or to many over HTTP."""
     from orchestrator.settings import read_settings
 
     log_in_lines()
-    # A directory that is not there yet is fine: agents may come while we serve.
-    settings = read_settings(flags={"agents_dir": agents_dir and agents_dir.absolute()})
+    flags = {
+        "agents_dir": agents_dir and _served(agents_dir),
+        "runner": runner,
+        "runner_config": runner_config and runner_config.absolute(),
+    }
+    # Without the flag, a directory that is not there yet is fine: agents may come while we serve.
+    settings = read_settings(flags=flags)
+    if settings.runner or settings.runner_config:  # told now, not to the first caller
+        with no_collecting():
+            from orchestrator.app import runner_wish
+        runner_wish(settings)
     if http is None:
         with no_collecting():
             from orchestrator.surfaces.mcp.transports import stdio as mcp_stdio
@@ -39,6 +51,29 @@ def serve(
             from orchestrator.surfaces.mcp.transports import http as mcp_http
 
         anyio.run(mcp_http.serve, settings, http)
+
+
+def _served(agents_dir: Path) -> Path:
+    """Where a directory that was named really is; AgentsDirMissing if it cannot be served: its user
+    would wait for agents that never come.
+    """
+    from orchestrator.errors import AgentsDirMissing
+
+    try:
+        real = agents_dir.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else str(exc)
+        raise AgentsDirMissing(
+            f"--agents-dir {agents_dir} cannot be used: {why}; name a directory that is there, by "
+            "its absolute path"
+        ) from exc
+    if not real.is_dir():
+        raise AgentsDirMissing(f"--agents-dir {agents_dir} is not a directory; name one")
+    if real == Path(real.anchor):
+        raise AgentsDirMissing(
+            f"--agents-dir {agents_dir} is the whole machine; name the directory with your agents"
+        )
+    return real
 
 
 def log_in_lines() -> None:

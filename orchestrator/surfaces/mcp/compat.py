@@ -1,12 +1,15 @@
 """Tools under the names of older subagent servers, for prompts and programs that use those.
 
 Thin aliases, off unless ORCHESTRATOR_COMPATIBILITY is set: each takes the arguments and gives the
-answer that its name has elsewhere, and does what our own tools do.
+answer that its name has elsewhere, and does what our own tools do. delegate_task then answers with
+what the agent said and nothing else, when it has said it, and list_agents and delegate_task tell
+their errors as errors of the protocol.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import mcp.types as t
+from mcp import MCPError
 from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
@@ -22,7 +26,7 @@ from orchestrator.domain.result import FINAL, WAITING, RunStatus
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.task_book import TaskView
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.errors import CallInvalid, RunRefused
+from orchestrator.errors import CallerError, CallInvalid, RunRefused
 from orchestrator.output import fenced
 from orchestrator.surfaces.event_lines import plain_line
 from orchestrator.surfaces.mcp.answers.answer import errors_as_answers, plain
@@ -37,6 +41,7 @@ from orchestrator.surfaces.mcp.arguments import (
 )
 from orchestrator.surfaces.mcp.notices import McpRequest
 from orchestrator.surfaces.mcp.resources import LAST_EVENTS
+from orchestrator.surfaces.mcp.waiting import Waiting
 from orchestrator.surfaces.text import named, said_lines
 
 RUN = "run_subagent_"
@@ -44,6 +49,9 @@ RUN = "run_subagent_"
 
 OF_AGENT = re.compile(r"(check|get|update)_subagent_.+_(status|logs)")
 """Names of before these tools went by the run alone: `check_subagent_NAME_status`."""
+
+DELEGATION = ("list_agents", "delegate_task")
+"""Names of theirs and of ours that are answered otherwise there."""
 
 STATUS: dict[RunStatus, str] = {
     "completed": "success",
@@ -61,6 +69,10 @@ class Compatibility:
         self._service = service
         self._tasks = tasks
         self._who_calls = who_calls
+
+    def waiting(self, window_seconds: float | None) -> Waiting:
+        """How delegate_task waits there: there is no second call for what is not done yet."""
+        return Waiting(self._service, self._tasks, window_seconds or math.inf)
 
     def added_to(self, tools: Sequence[Tool]) -> list[Tool]:
         """Ours, and those besides; one name has other arguments there, and takes both."""
@@ -96,7 +108,12 @@ class Compatibility:
             others = [tool for tool in result["tools"] if tool["name"] != RUN]
             return {**result, "tools": [*map(_with_run_id, others), *each]}
         if ctx.method == "tools/call":
-            ctx = replace(ctx, params=_translated(ctx.params or {}))
+            params = _translated(ctx.params or {})
+            answer = await call_next(replace(ctx, params=params))
+            name = params.get("name")
+            if _said(answer) == f"Unknown tool: {name}":
+                raise MCPError(t.METHOD_NOT_FOUND, f"there is no tool {name}; tools/list has all")
+            return _delegated(answer) if name in DELEGATION else answer
         return await call_next(ctx)
 
     def _run(self) -> Any:
@@ -272,6 +289,28 @@ def _translated(params: Mapping[str, Any]) -> dict[str, Any]:
         ours = {"run_id" if key == "runId" else key: value for key, value in arguments.items()}
         return {**params, "arguments": ours}
     return dict(params)
+
+
+def _delegated(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer of one of DELEGATION as it is there; MCPError for one that is an error."""
+    said = answer.get("structuredContent") or {}
+    if answer.get("isError"):
+        wrong = said.get("error", {}).get("code") in _caller_codes(CallerError)
+        raise MCPError(t.INVALID_PARAMS if wrong else t.INTERNAL_ERROR, _said(answer))
+    if "result" not in said:
+        return answer
+    result = said["result"]
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    return {**answer, "content": [{"type": "text", "text": text}]}
+
+
+def _said(answer: dict[str, Any]) -> str:
+    return "\n".join(part.get("text", "") for part in answer.get("content", ()))
+
+
+def _caller_codes(error: type[CallerError]) -> set[str]:
+    """What the caller has to mend, by the codes of errors."""
+    return {error.code}.union(*map(_caller_codes, error.__subclasses__()))
 
 
 def _status(view: TaskView, asked: Sequence[Question]) -> str:

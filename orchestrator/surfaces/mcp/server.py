@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
@@ -82,8 +83,9 @@ def build_server(
     waiting = Waiting(service, tasks, settings.window_seconds)
     compat = Compatibility(service, tasks, who_calls) if settings.compatibility else None
     extension = TaskExtension(tasks, who_calls, settings.keep_days)
+    delegating = waiting if compat is None else compat.waiting(settings.window_seconds)
     tools = [
-        *_tools(service, waiting, who_calls),
+        *_tools(service, waiting, delegating, who_calls),
         *task_tools(service, tasks, waiting, who_calls),
     ]
     if settings.dynamic_template:
@@ -122,14 +124,15 @@ def build_server(
     return server, watch
 
 
-def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool]:
+def _tools(
+    service: Service, waiting: Waiting, delegating: Waiting, who_calls: WhoCalls
+) -> list[Tool]:
     @errors_as_answers
     async def list_agents() -> Annotated[t.CallToolResult, AgentsAnswer]:
         """List the agents that can be run, with what they are for."""
         agents = agents_for(service, who_calls())
-        lines = [f"- {agent.name}: {one_line(agent.description)}" for agent in agents]
         listed = [{"name": agent.name, "description": agent.description} for agent in agents]
-        return plain("\n".join(lines) or "There are none yet.", {"agents": listed})
+        return plain(json.dumps({"agents": listed}, ensure_ascii=False), {"agents": listed})
 
     @errors_as_answers
     async def run_subagent(
@@ -180,7 +183,7 @@ def _tools(service: Service, waiting: Waiting, who_calls: WhoCalls) -> list[Tool
             raise MountRefused("working_directory is empty; give the absolute path of a directory")
         asked = asked_task(who_calls(), agent, task, workspace=working_directory)
         await service.check_known(asked)
-        return await waiting.run(ctx, asked)
+        return await delegating.run(ctx, asked)
 
     return [
         # Some clients must send something.

@@ -77,6 +77,18 @@ def test_a_server_is_written_pinned_used_and_seen_to_change(
     assert "orch-" not in said
     shutil.rmtree(wrong)
 
+    rules = "permissions: {deny: [mcp__tickets__close_ticket]}\napproval: {mcp__tickets: ask}\n"
+    project.agent("strict", SCRIPT, rules + "mcp_servers: [{use: tickets, allow: ['*']}]\n")
+    assert run("plan", "strict", "--all") == 0
+    plan = capsys.readouterr().out
+    assert "denied by agent.md's own rules, for every call: mcp__tickets__close_ticket" in plan
+    assert "asked about by agent.md's own rules, for every call: mcp__tickets" in plan
+    assert "close_ticket: never (deny: close_ticket)" in plan
+    assert "list_tickets: waits for approval (approve: list_tickets ask)" in plan
+    assert run("plan", "strict", "--json") == 0
+    (told,) = json.loads(capsys.readouterr().out)["servers"]
+    asks = {"deny": ["mcp__tickets__close_ticket"], "ask": ["mcp__tickets"]}
+    assert (told["agent_rules"], told["verdicts"]["login_check"]["asks"]) == (asks, True)
     assert run("plan", "clerk") == 0
     plan = capsys.readouterr().out
     assert "2 of 4 tools, about 108 tokens: list_tickets, create_ticket; 1000 calls" in plan

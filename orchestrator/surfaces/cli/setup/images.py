@@ -22,7 +22,7 @@ images_app = Commands("The images that agents run in.")
 
 EVERY_RUNNER = "all"
 
-RunnerOption = Annotated[
+ImageRunnerOption = Annotated[
     str,
     typer.Option(
         metavar="NAME", help="The agent CLI that is in it; `all` builds one image for each."
@@ -31,7 +31,7 @@ RunnerOption = Annotated[
 
 
 @images_app.command()
-def build(*, runner: RunnerOption = "claude", as_json: JsonOption = False) -> None:
+def build(*, runner: ImageRunnerOption = "claude", as_json: JsonOption = False) -> None:
     """Build the image of a runner, unless it is there already."""
     # Here and below, not at the top: `--help` need not wait for docker and pydantic.
     from orchestrator.app import open_engine
@@ -78,7 +78,7 @@ def list_(*, as_json: JsonOption = False) -> None:
             if holds
         ]
         size = f"{image.size_bytes / MEGABYTE:.0f} MB"
-        lines.append((image.tag, made, f"{size:>8}", ", ".join(notes)))
+        lines.append((image.tag, made, f"{size:>6}", ", ".join(notes)))
     print_lines(table(lines))
 
 

@@ -1,0 +1,1 @@
+"""All we know of agent CLIs that speak the Agent Client Protocol: gemini and opencode."""

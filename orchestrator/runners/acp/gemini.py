@@ -1,0 +1,222 @@
+"""gemini-cli 0.61.0 behind the contract of runners: its launch, and what it calls its tools.
+
+It takes MCP servers in a trusted directory only, and reads settings, hooks and GEMINI.md of one
+that it trusts. So a session is in an empty directory of root's, and the workspace is one more to
+work in. GEMINI.md of that would be read all the same, so the CLI is told that there is none. All of
+~/.gemini but the conversations goes before each start, and ours takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.container import HOME, File, Launch
+from orchestrator.runners import rule_names, rules
+from orchestrator.runners.acp.calls import AcpWords
+from orchestrator.runners.acp.dialogue import EMPTY_FOLDER, AcpDialogue, AcpManners
+from orchestrator.runners.contract import (
+    Abilities,
+    Dialogue,
+    LaunchTerms,
+    RuleDecision,
+    ToolNames,
+    WireFormat,
+)
+from orchestrator.runners.launching import (
+    ANSWER_SECONDS,
+    OWN_FOLDER,
+    PLAIN_ENVIRONMENT,
+    prompt_text,
+    server_command,
+    server_log,
+    server_urls,
+    utf8,
+    variables,
+)
+from orchestrator.runners.signs import PermissionAsked
+
+GEMINI_PROGRAM = "/usr/local/bin/gemini"
+
+GEMINI_SETTINGS = f"{OWN_FOLDER}/gemini-settings.json"
+SYSTEM_FILE = f"{OWN_FOLDER}/gemini-system.md"
+POLICY_FILE = f"{OWN_FOLDER}/gemini-policy.toml"
+
+NO_CONTEXT_FILE = f"{OWN_FOLDER}/gemini-no-context.cjs"
+NO_CONTEXT = """\
+const fs = require("node:fs");
+const access = fs.promises.access;
+fs.promises.access = (path, ...rest) =>
+  /(^|[\\/])GEMINI\\.md$/i.test(String(path))
+    ? Promise.reject(Object.assign(new Error("ENOENT"), { code: "ENOENT" }))
+    : access(path, ...rest);
+require("node:module").syncBuiltinESMExports();
+"""
+"""For node, before the CLI: files that the CLI would take instructions from are not found by the
+call that it looks for them with. Its tools read them as any other."""
+
+POLICY = '[[rule]]\ntoolName = "*"\ndecision = "ask_user"\npriority = 900\n'
+"""To ask about every call; it runs commands that it takes for harmless all the same."""
+
+FRESH_GEMINI = (
+    'set -e; rm -rf -- "$0.new"; mkdir -p -- "$0.new/tmp"; '
+    'if [ ! -L "$0" ] && [ ! -L "$0/tmp" ]; then for d in "$0"/tmp/*; do '
+    'if [ ! -L "$d" ] && [ ! -L "$d/chats" ] && [ -d "$d/chats" ]; then '
+    'mkdir -- "$0.new/tmp/${d##*/}"; mv -- "$d/chats" "$0.new/tmp/${d##*/}/"; '
+    'if [ -f "$d/.project_root" ]; then mv -- "$d/.project_root" "$0.new/tmp/${d##*/}/"; fi; '
+    'fi; done; fi; rm -rf -- "$0"; mv -- "$0.new" "$0"; '
+    f'cp -- {GEMINI_SETTINGS} "$0/settings.json"; exec "$@"'
+)
+"""For a shell: keep nothing of ~/.gemini but conversations, put our settings there, then become the
+CLI. Those of the system would have to be a file of root's."""
+
+GEMINI_NAMES = {
+    "Bash": ("run_shell_command",),
+    "Read": ("read_file", "read_many_files"),
+    "Edit": ("replace",),
+    "Write": ("write_file",),
+    "Glob": ("glob", "list_directory"),
+    "Grep": ("grep_search", "search_file_content"),
+}
+"""agent.md's word -> what the CLI calls it."""
+
+GEMINI_WORDS = AcpWords(
+    built_in={name: word for word, names in GEMINI_NAMES.items() for name in names},
+    server_prefix="mcp_",
+    in_id=True,
+)
+
+
+class Gemini:
+    """gemini-cli, version 0.61.0."""
+
+    name = "gemini"
+    abilities = Abilities()
+    wire_formats: tuple[WireFormat, ...] = ("gemini",)
+    tools = ToolNames(version="gemini 0.61.0", built_in=frozenset(GEMINI_NAMES))
+    manners = AcpManners(
+        words=GEMINI_WORDS,
+        steers=False,
+        resume_method="session/load",
+        replays=True,
+        authenticate="gemini-api-key",
+    )
+
+    def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
+        named = map(rule_names.rule_tool, (*agent.permissions.allow, *agent.ask_rules))
+        words = tuple(dict.fromkeys(word for word in named if word in GEMINI_NAMES))
+        inside, servers = _servers_inside(terms), _servers_outside(agent, terms)
+        settings = json.dumps(_settings(terms, words, servers), indent=1)
+        prompt = prompt_text(agent, terms)
+        place = f"Your files are in {terms.cwd}. Give absolute paths, and that as `dir_path`."
+        own = _environment(terms) | terms.surroundings
+        files = (
+            File(path=GEMINI_SETTINGS, content=settings.encode()),
+            File(path=NO_CONTEXT_FILE, content=NO_CONTEXT.encode()),
+            File(path=POLICY_FILE, content=POLICY.encode()),
+            File(path=SYSTEM_FILE, content=utf8(agent, "the prompt", f"{prompt}\n\n{place}\n")),
+        )
+        node = ("node", "--no-warnings=DEP0040", "--require", NO_CONTEXT_FILE, GEMINI_PROGRAM)
+        cli = (*node, "--acp", f"--model={agent.model}", "--policy", POLICY_FILE)
+        utf8(agent, "the model", agent.model)
+        return Launch(
+            argv=("/bin/sh", "-c", FRESH_GEMINI, f"{HOME}/.gemini", *cli),
+            env=variables(agent, terms.env, own, self.is_own_variable),
+            cwd=EMPTY_FOLDER,
+            files=(*terms.files, *files),
+            opening={
+                "session": {"cwd": EMPTY_FOLDER, "mcpServers": inside},
+                "resume": terms.conversation if terms.resume else "",
+                "model": agent.model,
+                "tools": list(words),
+                "servers": [*(server.name for server in terms.mcp_servers), *servers],
+            },
+        )
+
+    def is_own_variable(self, name: str, own: Mapping[str, str]) -> bool:
+        ours = name in own or name in PLAIN_ENVIRONMENT or name == "NO_COLOR"
+        return ours or name.startswith(("GEMINI_", "GOOGLE_", "NODE_"))
+
+    def dialogue(self, launch: Launch) -> Dialogue:
+        return AcpDialogue(launch, self.manners)
+
+    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
+        return rules.decide(asked.tool, asked.input, rules.rules_of(agent))
+
+    def is_offered(self, agent: AgentSpec, tool: str) -> bool:
+        """Tools of MCP servers are called mcp_SERVER_TOOL here."""
+        for server in sorted(rule_names.server_names(agent), key=len, reverse=True):
+            prefix = f"mcp_{server}_"
+            if tool.startswith(prefix):
+                name = f"{rule_names.server_prefix(server)}__{tool.removeprefix(prefix)}"
+                return rule_names.is_offered(agent, name)
+        return True
+
+    def server_log(self, server: str) -> str:
+        return server_log(server)
+
+    def history_file(self, conversation: str, cwd: str) -> str | None:  # noqa: ARG002 its name has a time in it
+        return None
+
+
+def _environment(terms: LaunchTerms) -> dict[str, str]:
+    return {
+        **PLAIN_ENVIRONMENT,
+        "GEMINI_API_KEY": terms.token,
+        "GOOGLE_GEMINI_BASE_URL": terms.base_url,
+        "GEMINI_CLI_NO_RELAUNCH": "true",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
+        "GEMINI_SYSTEM_MD": SYSTEM_FILE,
+        "GEMINI_TELEMETRY_ENABLED": "false",
+        "NO_COLOR": "1",
+    }
+
+
+def _settings(
+    terms: LaunchTerms,
+    words: tuple[str, ...],
+    servers: Mapping[str, Mapping[str, object]],
+) -> dict[str, object]:
+    return {
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
+        "security": {
+            "auth": {"selectedType": "gemini-api-key"},
+            "folderTrust": {"enabled": True},
+        },
+        "hooksConfig": {"enabled": False},
+        "skills": {"enabled": False},
+        "context": {
+            "includeDirectories": [terms.cwd, *terms.more_folders],
+            "loadMemoryFromIncludeDirectories": False,
+            "includeDirectoryTree": False,
+        },
+        "tools": {
+            "sandbox": False,
+            "core": [name for word in words for name in GEMINI_NAMES[word]],
+            "discoveryCommand": "",
+            "callCommand": "",
+        },
+        "mcp": {"allowed": [*(server.name for server in terms.mcp_servers), *servers]},
+        "mcpServers": servers,
+        "model": {"maxSessionTurns": -1},
+    }
+
+
+def _servers_inside(terms: LaunchTerms) -> list[dict[str, object]]:
+    """Not in the settings, where it fills in variables."""
+    servers: list[dict[str, object]] = []
+    for server in terms.mcp_servers:
+        command, *args = server_command(server)
+        env = [{"name": name, "value": value} for name, value in server.env.items()]
+        servers.append({"name": server.name, "command": command, "args": args, "env": env})
+    return servers
+
+
+def _servers_outside(agent: AgentSpec, terms: LaunchTerms) -> dict[str, dict[str, object]]:
+    """In the settings, where they can have a longer time than a minute to answer."""
+    wait = ANSWER_SECONDS * 1000
+    urls = server_urls(agent, terms)
+    return {name: {"httpUrl": url, "timeout": wait} for name, url in urls.items()}

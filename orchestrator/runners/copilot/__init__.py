@@ -1,0 +1,1 @@
+"""All we know of the copilot CLI."""
