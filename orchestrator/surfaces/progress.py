@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-STILL_SECONDS = 10.0
+STILL_SECONDS = 4.0
 """Without a terminal, a step that takes longer is told again, every so often."""
 
 

@@ -88,13 +88,16 @@ def build_image(
 
 
 def step_line(text: str) -> str | None:
-    """A line of the build log -> a short line of progress, if it begins a step."""
+    """A line of the build log -> a short line of progress, if it begins a step that takes time."""
     # Docker writes "Step 3/9 : RUN ...", Podman "STEP 3/9: RUN ...".
-    match = re.match(r"step (\d+/\d+) ?: (.*)", text.strip(), re.IGNORECASE)
+    match = re.match(r"step (\d+/\d+) ?: (RUN|COPY|ADD) (.*)", text.strip(), re.IGNORECASE)
     if not match:
         return None
-    command = " ".join(match[2].split())
-    short = command if len(command) <= STEP_CHARS else command[: STEP_CHARS - 1] + "…"
+    command = " ".join(match[3].split())
+    if "apt-get " in command:
+        return f"step {match[1]}: install Debian packages"
+    said = f"{match[2]} {command}"
+    short = said if len(said) <= STEP_CHARS else said[: STEP_CHARS - 1] + "…"
     return f"step {match[1]}: {short}"
 
 
