@@ -45,7 +45,7 @@ class Teller(Protocol):
 
 class AnthropicTeller:
     name: WireFormat = "anthropic"
-    models = ("claude-sonnet-4-5", "claude-opus-4-8", "claude-haiku-5-5")
+    models: tuple[str, ...] = ("claude-sonnet-4-5", "claude-opus-4-8", "claude-haiku-5-5")
 
     def place(self, model: str, streams: bool) -> tuple[str, str]:
         return "/v1/messages", ""
@@ -118,7 +118,7 @@ def prompt_of(used: Used) -> int:
 
 class ResponsesTeller:
     name: WireFormat = "responses"
-    models = ("gpt-5.5", "gpt-5.6", "gpt-6-luna")
+    models: tuple[str, ...] = ("gpt-5.5", "gpt-5.6", "gpt-6-luna")
 
     def place(self, model: str, streams: bool) -> tuple[str, str]:
         return "/v1/responses", ""
@@ -175,7 +175,7 @@ class ResponsesTeller:
 
 class ChatTeller:
     name: WireFormat = "chat"
-    models = ("gpt-5.5", "gpt-5.6", "gpt-6-luna")
+    models: tuple[str, ...] = ("gpt-5.5", "gpt-5.6", "gpt-6-luna")
 
     def place(self, model: str, streams: bool) -> tuple[str, str]:
         return "/v1/chat/completions", ""
@@ -228,7 +228,7 @@ class ChatTeller:
 
 class GeminiTeller:
     name: WireFormat = "gemini"
-    models = ("gemini-2.5-pro", "gemini-3.8-flash", "gemini-4-argon")
+    models: tuple[str, ...] = ("gemini-2.5-pro", "gemini-3.8-flash", "gemini-4-argon")
 
     def place(self, model: str, streams: bool) -> tuple[str, str]:
         verb = "streamGenerateContent" if streams else "generateContent"

@@ -288,12 +288,12 @@ def test_an_answer_has_as_many_tokens_as_the_request_wants_or_the_model_can(
     able = TABLE[FORMATS[dialect.name].provider][dialect.model].output_tokens
 
     def most(wanted: object) -> int:
-        more = {
+        more: dict[str, dict[str, Any]] = {
             "responses": {"max_output_tokens": wanted},
             "chat": {"max_completion_tokens": wanted, "max_tokens": 5},
             "gemini": {"generationConfig": {"maxOutputTokens": wanted}},
-        }[dialect.name]
-        return dialect.look({**dialect.plain, **more}).asked.max_tokens
+        }
+        return dialect.look({**dialect.plain, **more[dialect.name]}).asked.max_tokens
 
     assert most(1000) == 1000
     unsaid = 5 if dialect is CHAT else able
@@ -303,18 +303,19 @@ def test_an_answer_has_as_many_tokens_as_the_request_wants_or_the_model_can(
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
 def test_pictures_and_documents_are_counted_wherever_they_are(dialect: Dialect) -> None:
-    picture: dict[str, Any] = {
+    pictures: dict[str, dict[str, Any]] = {
         "anthropic": {"type": "image", "source": {"type": "base64", "data": "x"}},
         "responses": {"type": "input_image", "image_url": DATA},
         "chat": {"type": "image_url", "image_url": {"url": DATA}},
         "gemini": {"inlineData": {"mimeType": "image/png", "data": "x"}},
-    }[dialect.name]
-    paper: dict[str, Any] = {
+    }
+    papers: dict[str, dict[str, Any]] = {
         "anthropic": {"type": "document", "source": {"type": "base64", "data": "x"}},
         "responses": {"type": "input_file", "file_data": PDF},
         "chat": {"type": "file", "file": {"file_data": PDF}},
         "gemini": {"inline_data": {"mime_type": "application/PDF", "data": "x"}},
-    }[dialect.name]
+    }
+    picture, paper = pictures[dialect.name], papers[dialect.name]
 
     def asked(*parts: dict[str, Any]) -> tuple[str, int, bool]:
         key = {"responses": "input", "gemini": "contents"}.get(dialect.name, "messages")
