@@ -256,7 +256,7 @@ async def _greet(session: ClientSession, upstream: LiveServer, protocol: str) ->
         if protocol in HANDSHAKE_PROTOCOL_VERSIONS:
             await session.initialize()
         elif protocol:
-            await session.discover()
+            await _discover(session)
         else:
             try:
                 await session.discover()
@@ -267,6 +267,20 @@ async def _greet(session: ClientSession, upstream: LiveServer, protocol: str) ->
         raise ServerFailed(f"the server {upstream.name} does not speak MCP: {said}") from None
     except (RuntimeError, ValidationError, anyio.ClosedResourceError):
         raise ServerFailed(f"the server {upstream.name} does not speak MCP as we know it") from None
+
+
+async def _discover(session: ClientSession) -> None:
+    """Greet a server that is known to speak the newer protocol. The SDK waits for ten seconds, and
+    a server may take as long to start as its server.yaml says; whoever starts it keeps that time.
+    """
+    while True:
+        try:
+            await session.discover()
+        except MCPError as exc:
+            if exc.error.code != t.REQUEST_TIMEOUT:
+                raise
+        else:
+            return
 
 
 def _quoted(exc: MCPError) -> str:
