@@ -17,6 +17,7 @@ import pytest
 
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.task import Task
+from orchestrator.gateway import rpc
 from orchestrator.gateway.tools import front
 from tests.attacks.conftest import harnessed
 from tests.attacks.mark import Group, attack
@@ -72,7 +73,7 @@ async def test_a_servers_secret_is_where_it_belongs_and_nowhere_else(
 ) -> None:
     key, canary = new_key(), new_key()
     sent: list[bytes] = []
-    progress = front.progress
+    progress = rpc.progress
 
     def told_to_claude(*args: Any, **more: Any) -> bytes:
         sent.append(progress(*args, **more))

@@ -16,6 +16,7 @@ from orchestrator.containers.docker.engine import connect
 from orchestrator.containers.file_lock import file_lock
 from orchestrator.containers.images.base_image import image_exists
 from orchestrator.containers.images.build import build_image, path_file, text_file
+from orchestrator.domain.container import EGRESS_URL
 from orchestrator.settings import read_settings
 from tests.engine.harness import Harness
 from tests.node_binary import fetch_node
@@ -52,7 +53,8 @@ REAL: dict[str, dict[str, Any]] = {
         "newer", "sh", "-c", "git init -q /tmp/it && exec python3 -m mcp_server_git -r /tmp/it"
     ),
     "fetch": _python(
-        "newer", "python3", "-m", "mcp_server_fetch", "--ignore-robots-txt", "--allow-private-ips"
+        *("newer", "python3", "-m", "mcp_server_fetch", "--ignore-robots-txt"),
+        *("--allow-private-ips", "--proxy-url", EGRESS_URL),
     ),
     "sqlite": _python("older", "python3", "-c", _SQLITE, "--db-path", "/tmp/it.db"),
 }

@@ -58,7 +58,7 @@ class Late(Refusing):
         message = json.loads(data)
         self.asked.append(message["method"])
         if self.asked.count("server/discover") > 2:
-            result = {"resultType": "complete", "supportedVersions": ["2026-07-28"]}
+            result: Any = {"resultType": "complete", "supportedVersions": ["2026-07-28"]}
             result |= {"capabilities": {}, "ttlMs": 0, "cacheScope": "private"}
             answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
             await self._send.send(json.dumps(answer).encode() + b"\n")

@@ -14,6 +14,7 @@ from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
 from orchestrator.domain.tool_lock import ToolLock
+from orchestrator.gateway import rpc
 from orchestrator.gateway.http.loopback import serve_on_loopback
 from orchestrator.gateway.http.server import HttpRequest, HttpResponse
 from orchestrator.gateway.tools import front
@@ -168,9 +169,9 @@ async def test_claude_hears_how_far_a_server_is_and_a_run_that_is_cancelled_leav
         news.set()
         return told(token, done, total, text)
 
-    told = front.progress
+    told = rpc.progress
     monkeypatch.setattr(front, "progress", progress)
-    write_real_server(harness, "everything", servers, share="project", call_seconds=10)
+    write_real_server(harness, "everything", servers, share="project", call_seconds=6)
     uses = [use("echo", LONG, name="everything")]
 
     async def run(*steps: dict[str, object]) -> RunResult:
@@ -178,10 +179,10 @@ async def test_claude_hears_how_far_a_server_is_and_a_run_that_is_cancelled_leav
 
     with anyio.fail_after(RUN_SECONDS):
         await pin(harness, "everything")
-        # 12 s, which is more than a call has, unless the server says how far it is.
-        done = await run(mcp(LONG, "everything", duration=12, steps=6))
+        # 9 s, which is more than a call has, unless the server says how far it is.
+        done = await run(mcp(LONG, "everything", duration=9, steps=9))
         assert "Long running operation completed" in str(done.result), done
-        assert {total for _, _, total in heard} == {6}
+        assert {total for _, _, total in heard} == {9}
         assert [step for _, step, _ in heard] == sorted(step for _, step, _ in heard)
         assert all(isinstance(token, int | str) for token, _, _ in heard)
 
