@@ -17,7 +17,6 @@ import pytest
 
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.task import Task
-from orchestrator.gateway import rpc
 from orchestrator.gateway.tools import front
 from tests.attacks.conftest import harnessed
 from tests.attacks.mark import Group, attack
@@ -72,14 +71,14 @@ async def test_a_servers_secret_is_where_it_belongs_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     key, canary = new_key(), new_key()
-    sent: list[bytes] = []
-    progress = rpc.progress
+    heard: list[str | None] = []
+    hear = front._Answering._heard
 
-    def told_to_claude(*args: Any, **more: Any) -> bytes:
-        sent.append(progress(*args, **more))
-        return sent[-1]
+    def hears(self: Any, done: float, total: float | None, text: str | None) -> None:
+        heard.append(text)
+        hear(self, done, total, text)
 
-    monkeypatch.setattr(front, "progress", told_to_claude)
+    monkeypatch.setattr(front._Answering, "_heard", hears)
     caplog.set_level(logging.DEBUG)
     write_server(harness)
     harness.secrets["ORCHESTRATOR_SECRET_TOKEN"] = key
@@ -87,19 +86,21 @@ async def test_a_servers_secret_is_where_it_belongs_and_nowhere_else(
     described: dict[str, object] = {}
 
     async def look() -> None:
-        """While both containers are there: who has it, and what the engine says of them."""
-        while len(found := await engine.list()) < 2:
-            await anyio.sleep(0.05)
-        for info in found:
+        """While the server waits for an answer: who has it, and what the engine says of both
+        containers.
+        """
+        while not (questions := await service.exchanges.questions("r1")):
+            await anyio.sleep(0.02)
+        for info in await engine.list():
             described[info.id] = await engine.engine.inspect(info.id)
-        while not (held := holders(key.encode()))[0]:
-            await anyio.sleep(0.05)
-        looked.append(held)
+        looked.append(holders(key.encode()))
+        assert await service.exchanges.answer("r1", questions[0].message_id, "Ada")
+        service.news.tell()
 
     wanted = json.dumps([text[::-1] for text in (canary, *shapes(key))])
     memory = f"cat > /tmp/m.py <<'END'\n{TOOLS}{MEMORY}\nEND\necho '{wanted}' | python3 /tmp/m.py"
     steps: Steps = [
-        mcp("count"),
+        mcp("ask", what="Who?"),
         *(mcp("secret", how=how) for how in WAYS),
         bash(memory),
         bash(search(*shapes(key), canary)),
@@ -110,7 +111,7 @@ async def test_a_servers_secret_is_where_it_belongs_and_nowhere_else(
         service = harness.service(steps, ask="parent", mcp_servers=[use("*")])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(look)
-            task = Task(agent="worker", prompt=f"Go, {canary}.")
+            task = Task(agent="worker", prompt=f"Go, {canary}.", run_id="r1")
             result = await service.run(task, harness.events.append)
     assert result.status == "completed", result
 
@@ -134,8 +135,8 @@ async def test_a_servers_secret_is_where_it_belongs_and_nowhere_else(
     logged = "\n".join(f"{record.__dict__}\n{record.getMessage()}" for record in caplog.records)
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     said = [repr(harness.events), result.model_dump_json(), json.dumps(described), logged]
-    everything = b"\n".join([*map(str.encode, said), *harness.requests, *sent, *files])
-    assert b"[secret]" in b"".join(sent)
+    everything = b"\n".join([*map(str.encode, [*said, repr(heard)]), *harness.requests, *files])
+    assert heard == ["[secret]"]
     assert canary.encode() in everything
     assert [shape for shape in shapes(key) if shape.encode() in everything] == []
 
