@@ -258,15 +258,31 @@ async def _greet(session: ClientSession, upstream: LiveServer, protocol: str) ->
         elif protocol:
             await _discover(session)
         else:
-            try:
-                await session.discover()
-            except (MCPError, RuntimeError, ValidationError):
-                await session.initialize()  # a server of the years before
+            await _find_out(session)
     except MCPError as exc:
         said = upstream.loss.why or _quoted(exc)
         raise ServerFailed(f"the server {upstream.name} does not speak MCP: {said}") from None
     except (RuntimeError, ValidationError, anyio.ClosedResourceError):
         raise ServerFailed(f"the server {upstream.name} does not speak MCP as we know it") from None
+
+
+async def _find_out(session: ClientSession) -> None:
+    """Greet a server of which it is not known what it speaks."""
+    late = False
+    try:
+        await session.discover()
+    except (RuntimeError, ValidationError):
+        pass
+    except MCPError as exc:
+        late = exc.error.code == t.REQUEST_TIMEOUT
+    else:
+        return
+    try:
+        await session.initialize()  # a server of the years before
+    except MCPError:
+        if not late:
+            raise
+        await _discover(session)  # it had only been slow, and has heard the first greeting since
 
 
 async def _discover(session: ClientSession) -> None:
