@@ -82,7 +82,8 @@ class BrokeredUpstreams:
                 answer = await _patiently(call, live, self._without_secrets(live, call.on_progress))
             except CallFailed as exc:
                 if live.loss.happened.is_set():
-                    raise ServerUnavailable(f"the server {server.name} is gone: {exc}") from exc
+                    why = self._redactor(live).text(live.loss.why)
+                    raise ServerUnavailable(f"the server {server.name} is gone: {why}") from exc
                 answer = _said(f"the server answered with an error: {exc}")
             redactor = self._redactor(live)
         clean = await anyio.to_thread.run_sync(clean_json, answer, redactor.text)
