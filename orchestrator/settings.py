@@ -76,6 +76,8 @@ class Settings(Frozen):
     """ORCHESTRATOR_CLAUDE_BINARY: a claude executable for Linux to put into the image."""
     claude_version: str | None = None
     """ORCHESTRATOR_CLAUDE_VERSION: one whose checksum we know; None is the newest."""
+    npm_registry: str | None = None
+    """NPM_CONFIG_REGISTRY: the npm index to fetch agent CLIs from where there is no npm."""
     base_image: str | None = None
     """ORCHESTRATOR_BASE_IMAGE: build on this Debian or Ubuntu image instead of the default."""
     caller: str = "main"
@@ -461,6 +463,7 @@ _VARIABLES = {
     "gemini_api_key": "GEMINI_API_KEY",
     "google_api_key": "GOOGLE_API_KEY",
     "google_gemini_base_url": "GOOGLE_GEMINI_BASE_URL",
+    "npm_registry": "NPM_CONFIG_REGISTRY",
     "gateway_rules": "GATEWAY_RULES",
     "gateway_default_agent": "GATEWAY_DEFAULT_AGENT",
     "gateway_debug": "GATEWAY_DEBUG",
@@ -487,7 +490,8 @@ _NO_FILE = _SECRET | {
 _USER = frozenset(
     (
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
-        *("agent_image", "base_image", "claude_binary", "trusted", "keep_days", "keep_mb"),
+        *("agent_image", "base_image", "claude_binary", "npm_registry"),
+        *("trusted", "keep_days", "keep_mb"),
         *("gateway_rules", "gateway_default_agent", "gateway_debug"),
     )
 )

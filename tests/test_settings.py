@@ -215,7 +215,8 @@ def test_what_decides_over_the_machine_is_the_users(tmp_path: Path) -> None:
     names = {name for name, source in SOURCES.items() if source.writer == "user"}
     assert names == {
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
-        *("agent_image", "base_image", "claude_binary", "trusted", "keep_days", "keep_mb"),
+        *("agent_image", "base_image", "claude_binary", "npm_registry"),
+        *("trusted", "keep_days", "keep_mb"),
         *("gateway_rules", "gateway_default_agent", "gateway_debug"),
     }
 

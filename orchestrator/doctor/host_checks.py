@@ -14,10 +14,11 @@ from orchestrator.containers.docker.engine import connect
 from orchestrator.containers.owner import make_state_dir
 from orchestrator.doctor.examination import Check
 from orchestrator.errors import OrchestratorError
-from orchestrator.gateway.model.credential import WITHOUT_A_MODEL, credential_of
+from orchestrator.gateway.model.credential import WITHOUT_A_MODEL, credential_of, is_paid_for
 from orchestrator.gateway.model.free_request import FreeAnswer, ask_for_free
-from orchestrator.gateway.model.providers import PROVIDERS
-from orchestrator.settings import ANTHROPIC_BASE_URL, Settings
+from orchestrator.gateway.model.money.price_table import ProviderName
+from orchestrator.gateway.model.providers import PROVIDERS, base_url_of
+from orchestrator.settings import Settings
 from orchestrator.store.database import Database
 
 GIB = 1024**3
@@ -28,15 +29,14 @@ LITTLE_ROOM = 5 * GIB
 NO_ROOM = GIB // 4
 """Below this, runs cannot be recorded for long."""
 
-KEYS = PROVIDERS["anthropic"].key_variables
-
 
 async def examine_host(settings: Settings) -> AsyncIterator[Check]:
     """One check after the other; none of them costs anything."""
     yield await anyio.to_thread.run_sync(_state, settings)
     yield await anyio.to_thread.run_sync(_disk, settings)
     yield _key(settings)
-    yield await _api(settings)
+    for name in _used_providers(settings) or ("anthropic",):
+        yield await _api(settings, name)
     for check in await anyio.to_thread.run_sync(_engine, settings):
         yield check
 
@@ -79,56 +79,80 @@ def _key(settings: Settings) -> Check:
     held = "there is a credential for the model"
     if settings.scripted:
         return _check("key", held, "none is needed: ORCHESTRATOR_SCRIPTED has scripts play it")
-    try:
-        credential = credential_of(settings)
-    except OrchestratorError as exc:
-        return _check("key", held, str(exc), advice="copy it again")
-    if credential is not None:
-        return _check("key", held, f"{credential.variable} is set")
-    own = settings.anthropic_base_url != ANTHROPIC_BASE_URL
-    if own:
-        return _check("key", held, f"none is set, and {settings.anthropic_base_url} may want none")
-    return _check("key", held, "none is set", advice=f"set {KEYS}; {WITHOUT_A_MODEL}", warning=True)
+    found = []
+    for name in _used_providers(settings):
+        try:
+            credential = credential_of(settings, name)
+        except OrchestratorError as exc:
+            return _check("key", held, str(exc), advice="copy it again")
+        address = base_url_of(settings, name)
+        unset = f"none is set for {PROVIDERS[name].label}, and {address} may want none"
+        found.append(unset if credential is None else f"{credential.variable} is set")
+    if found:
+        return _check("key", held, "; ".join(found))
+    keys = "; ".join(f"{each.label}: {each.key_variables}" for each in PROVIDERS.values())
+    return _check(
+        "key", held, "none is set", advice=f"set one ({keys}); {WITHOUT_A_MODEL}", warning=True
+    )
 
 
-async def _api(settings: Settings) -> Check:
+def _used_providers(settings: Settings) -> tuple[ProviderName, ...]:
+    """Those that the operator has set a credential or an address for, right or wrong."""
+    return tuple(
+        name
+        for name, provider in PROVIDERS.items()
+        if is_paid_for(settings, name) or base_url_of(settings, name) != provider.usual_base_url
+    )
+
+
+async def _api(settings: Settings, name: ProviderName) -> Check:
+    shown = _shown_name(name)
     if settings.scripted:
-        return _check("model API", API_HELD, "not asked: scripts play the model")
+        return _check(shown, API_HELD, "not asked: scripts play the model")
     try:
-        credential = credential_of(settings)
-        if credential is None and settings.anthropic_base_url == ANTHROPIC_BASE_URL:
-            return _check("model API", API_HELD, "not asked: there is no credential", warning=True)
-        answer = await ask_for_free(settings)
+        credential = credential_of(settings, name)
+        if name not in _used_providers(settings):
+            return _check(shown, API_HELD, "not asked: there is no credential", warning=True)
+        answer = await ask_for_free(settings, name)
     except OrchestratorError as exc:
-        return _check("model API", API_HELD, str(exc), advice="mend the setting")
+        return _check(shown, API_HELD, str(exc), advice="mend the setting")
     variable = credential.variable if credential is not None else ""
-    return api_check(settings.anthropic_base_url, variable, answer)
+    return api_check(base_url_of(settings, name), variable, answer, name)
+
+
+def _shown_name(name: ProviderName) -> str:
+    return "model API" if name == "anthropic" else f"{PROVIDERS[name].label} API"
 
 
 API_HELD = "the model API answers, and takes the credential"
 
 
-def api_check(address: str, variable: str, answer: FreeAnswer) -> Check:
-    """What a free request to the model API has shown. Pure."""
+def api_check(
+    address: str, variable: str, answer: FreeAnswer, name: ProviderName = "anthropic"
+) -> Check:
+    """What a free request to a model API has shown. Pure."""
+    shown, provider = _shown_name(name), PROVIDERS[name]
     words = f"{answer.status} {answer.said}".strip() if answer.status else answer.said
     match answer.status:
         case 0:
-            advice = "check ANTHROPIC_BASE_URL, the network, and the proxy settings (HTTPS_PROXY)"
-            return _check("model API", API_HELD, f"{address}: {words}", advice=advice)
+            advice = (
+                f"check {provider.base_variable}, the network, and the proxy settings (HTTPS_PROXY)"
+            )
+            return _check(shown, API_HELD, f"{address}: {words}", advice=advice)
         case 401 | 403:
-            advice = f"set {variable or KEYS} to one that it takes"
-            return _check("model API", API_HELD, f"{address} refuses it: {words}", advice=advice)
+            advice = f"set {variable or provider.key_variables} to one that it takes"
+            return _check(shown, API_HELD, f"{address} refuses it: {words}", advice=advice)
         case 404 | 405:
             said = f"{address} answers, but lists no models: whether it takes the key is not known"
-            return _check("model API", API_HELD, said, warning=True)
+            return _check(shown, API_HELD, said, warning=True)
         case status if 300 <= status < 400:
-            advice = "set ANTHROPIC_BASE_URL to the address that it leads to"
-            return _check("model API", API_HELD, f"{address} redirects", advice=advice)
+            advice = f"set {provider.base_variable} to the address that it leads to"
+            return _check(shown, API_HELD, f"{address} redirects", advice=advice)
         case status if status >= 400:
             said = f"{address} answers {words}"
             advice = "try again later"
-            return _check("model API", API_HELD, said, advice=advice, warning=True)
-    return _check("model API", API_HELD, f"{address} answers{f' to {variable}' * bool(variable)}")
+            return _check(shown, API_HELD, said, advice=advice, warning=True)
+    return _check(shown, API_HELD, f"{address} answers{f' to {variable}' * bool(variable)}")
 
 
 def _engine(settings: Settings) -> list[Check]:

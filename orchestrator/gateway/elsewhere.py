@@ -57,6 +57,13 @@ async def run_elsewhere(func: Callable[[*Given], T], *args: *Given, seconds: flo
     return result
 
 
+async def end_idle_workers() -> None:
+    """End the processes that wait for a caller; the end of the event loop ends them too."""
+    workers = _of_loop.get(None)
+    if workers is not None:
+        await workers.end_idle()
+
+
 class _Workers:
     """The processes of one event loop."""
 
@@ -91,6 +98,10 @@ class _Workers:
         else:
             await self.killed(process)
 
+    async def end_idle(self) -> None:
+        while self._idle:
+            await self.killed(self._idle.pop())
+
     async def killed(self, process: Process) -> None:
         with anyio.CancelScope(shield=True):
             if process.returncode is None:
@@ -110,12 +121,11 @@ _of_loop: RunVar[_Workers] = RunVar("_of_loop")
 
 
 def _workers() -> _Workers:
-    try:
-        return _of_loop.get()
-    except LookupError:
+    workers = _of_loop.get(None)
+    if workers is None:
         workers = _Workers()
         _of_loop.set(workers)
-        return workers
+    return workers
 
 
 async def _asked(process: Process, request: bytes) -> bytes:

@@ -34,6 +34,15 @@ WITH_LOG = (
 it is there when the program hangs. `head` would keep it to itself until then."""
 
 
+DOLLAR = "ORCHESTRATOR_DOLLAR"
+"""A variable that is a "$", for a CLI that fills variables in where the author wants none."""
+
+
+def with_dollars(text: str) -> str:
+    """A text that is the one given, once variables have been filled in; DOLLAR has to be set."""
+    return text.replace("$", f"${{{DOLLAR}}}")
+
+
 def server_log(server: str) -> str:
     """Where the beginning of what an MCP server says on stderr is: of one that does not start, a
     CLI tells only that it failed.

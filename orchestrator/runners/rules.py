@@ -219,7 +219,7 @@ def _decide_command(given: Mapping[str, object], rules: AgentRules) -> RuleDecis
         return _decide_unread(denying, asking, allowing, rules)
     rulings: list[RuleDecision] = []
     for part in parts:
-        rulings.append(_decide_part(part, denying, asking, allowing))
+        rulings.append(_decide_part(part, denying, asking, allowing, rules.cwd))
         rulings += (_decide_file(each, bool(_whole(allowing)), rules) for each in part.redirections)
     return min(rulings, key=lambda ruling: ("deny", "ask", "allow").index(ruling.verdict))
 
@@ -247,7 +247,7 @@ _CANNOT_TELL = (
 
 
 def _decide_part(
-    part: Part, denying: Sequence[str], asking: Sequence[str], allowing: Sequence[str]
+    part: Part, denying: Sequence[str], asking: Sequence[str], allowing: Sequence[str], cwd: str
 ) -> RuleDecision:
     if not part.words:
         return RuleDecision(verdict="allow", why="it runs no command")
@@ -257,6 +257,8 @@ def _decide_part(
         return RuleDecision(verdict="deny", why=f"the rule {rule} denies `{shown}`")
     if rule := _whole(asking) or _first(asking, lambda pattern: _may_be(pattern, readings)):
         return RuleDecision(verdict="ask", why=f"the rule {rule} says to ask about `{shown}`")
+    if part.raw == f"cd {cwd}":
+        return RuleDecision(verdict="allow", why="it goes to where the agent works")
     if rule := _whole(allowing) or _first(allowing, lambda pattern: _is_surely(pattern, part)):
         return RuleDecision(verdict="allow", why=f"the rule {rule} allows `{shown}`")
     return RuleDecision(verdict="deny", why=f"no rule allows `{shown}`")

@@ -123,14 +123,14 @@ class OnceEach:
             if time.monotonic() - self._since > self._seconds:
                 self._rows, self._since = {}, time.monotonic()
             rows = self._rows.setdefault((entry.who, entry.act, entry.allowed), {})
-            key = key or entry.subject
+            key = (key or entry.subject)[:MAX_SUBJECT]
             if key not in rows and len(rows) >= self._most:
                 key, why = MORE, f"after {self._most} of them, no more are written down"
                 entry = entry.model_copy(update={"subject": MORE, "why": why})
             row = rows.get(key)
             if row is None:
                 number = await (write or self._audit.note)(entry)
-                rows[key] = _Row(number, entry.why)
+                rows[key] = _Row(number, entry.why[:MAX_WHY])
                 return
             row.times += 1
             if not entry.allowed and row.times.bit_count() == 1:

@@ -32,8 +32,7 @@ async def rig() -> AsyncIterator[Rig]:
     made = Rig()
     with anyio.fail_after(PATIENCE):
         yield made
-        await made.pool.aclose()
-    assert made.pool.running == 0
+        await made.aclose()
 
 
 def message(name: object, arguments: object = None, number: int = 1, **meta: object) -> str:

@@ -19,7 +19,7 @@ from orchestrator.domain.tool_use import ServerUse
 from orchestrator.errors import ServerFailed
 from orchestrator.gateway.tools import lines
 from orchestrator.gateway.tools.access import ToolAccess
-from orchestrator.gateway.tools.pool import Sharers, WantedServer
+from orchestrator.gateway.tools.pool import MAX_STARTS, Sharers, WantedServer
 from orchestrator.gateway.tools.results import shown_result
 from tests.attacks.mark import Group, attack
 from tests.gateway.tools.near_servers import PATIENCE, TOKEN, Rig, near_server, use_of
@@ -36,8 +36,7 @@ async def rig() -> AsyncIterator[Rig]:
     made = Rig()
     with anyio.fail_after(PATIENCE):
         yield made
-        await made.pool.aclose()
-    assert made.pool.running == 0
+        await made.aclose()
 
 
 async def broker(
@@ -70,6 +69,19 @@ async def test_a_description_that_changed_reaches_no_model(rig: Rig) -> None:
     access = await broker(rig, near_server("changed"))
     assert "\n1 " in await said(access, "count")
     assert "send all files" not in shown(access)
+    assert "TOOL_CHANGED" in await said(access, "echo", {"text": "x"})
+    assert rig.drifts == [(["echo"], [])]
+
+
+@attack(
+    GROUP,
+    "ask for more in a schema once it was pinned: other words for an argument",
+    "the model still sees the pinned schema; the tool is refused, and the run warned",
+)
+async def test_a_schema_that_changed_reaches_no_model(rig: Rig) -> None:
+    access = await broker(rig, near_server("greedy"))
+    assert "\n1 " in await said(access, "count")
+    assert "password" not in shown(access)
     assert "TOOL_CHANGED" in await said(access, "echo", {"text": "x"})
     assert rig.drifts == [(["echo"], [])]
 
@@ -274,6 +286,42 @@ async def test_a_result_that_is_none_is_a_failed_call(rig: Rig, result: str) -> 
     while "did not answer within 1 s" in (text := await said(access, "echo", {"text": "x"})):
         pass  # a machine that is busy
     assert '"text"' in text
+
+
+@attack(
+    GROUP,
+    "never answer a call",
+    "it is given up in its time, the server is told so, and calls beside it are answered",
+)
+async def test_a_call_that_hangs_holds_up_no_other(rig: Rig) -> None:
+    access = await broker(rig, near_server(call_seconds=3))
+    given_up: list[str] = []
+
+    async def hang() -> None:
+        given_up.append(await said(access, "hang"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hang)
+        while not rig.audit:
+            await anyio.sleep(0.01)
+        while "did not answer" in (text := await said(access, "echo", {"text": "x"})):
+            pass  # a machine that is busy
+        assert '"text"' in text
+    assert given_up == ["it did not answer within 3 s"]
+    assert rig.started == ["it"]
+
+
+@attack(
+    GROUP,
+    "die in the middle of every call",
+    "the calls fail with a sentence; it is started again five times, and then no more",
+)
+async def test_a_server_that_dies_is_not_started_for_ever(rig: Rig) -> None:
+    access = await broker(rig, near_server())
+    said_last = [await said(access, "die") for _ in range(MAX_STARTS + 2)]
+    assert all("it has exited" in text for text in said_last[:MAX_STARTS])
+    assert all("is not started again" in text for text in said_last[MAX_STARTS:])
+    assert rig.started == ["it"] * MAX_STARTS
 
 
 @attack(

@@ -25,7 +25,9 @@ def model_api(status: int, body: bytes) -> Iterator[tuple[str, list[tuple[str, s
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append((f"GET {self.path}", self.headers.get("x-api-key", "")))
+            headers = ("x-api-key", "authorization", "x-goog-api-key")
+            shown = [self.headers[name] for name in headers if name in self.headers]
+            asked.append((f"GET {self.path}", " ".join(shown)))
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
@@ -74,6 +76,26 @@ async def test_one_free_request_shows_whether_the_api_takes_the_key(tmp_path: Pa
     )
     assert found["state"].ok
     assert (found["socket"].ok, list(found)[-1]) == (False, "socket")
+
+
+async def test_each_provider_that_is_set_up_is_asked_in_its_own_way(tmp_path: Path) -> None:
+    with model_api(200, b"{}") as (address, asked):
+        found = await checks(
+            tmp_path,
+            OPENAI_API_KEY=KEY,
+            OPENAI_BASE_URL=f"{address}/v1",
+            GOOGLE_API_KEY=KEY,
+            GOOGLE_GEMINI_BASE_URL=address,
+        )
+    assert asked == [("GET /v1/models", f"Bearer {KEY}"), ("GET /v1beta/models?pageSize=1", KEY)]
+    assert found["key"].detail == "OPENAI_API_KEY is set; GOOGLE_API_KEY is set"
+    assert found["OpenAI API"].detail == f"{address}/v1 answers to OPENAI_API_KEY"
+    assert found["Google API"].detail == f"{address} answers to GOOGLE_API_KEY"
+    assert "model API" not in found
+    with model_api(401, b'{"error": {"message": "no"}}') as (address, _):
+        found = await checks(tmp_path, GOOGLE_GEMINI_BASE_URL=address)
+    assert found["Google API"].advice == "set GEMINI_API_KEY or GOOGLE_API_KEY to one that it takes"
+    assert found["key"].detail == f"none is set for Google, and {address} may want none"
 
 
 async def test_a_key_that_is_refused_is_named_and_never_shown(tmp_path: Path) -> None:

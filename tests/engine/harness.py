@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from orchestrator.engine.stage import WaitingStage
 from orchestrator.engine.staging import Gateway
 from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.gateway.egress.dial import Dialer
-from orchestrator.gateway.model.scripted import Script, ScriptedModel
+from orchestrator.gateway.model.scripted import Script, ScriptedModel, ScriptedUpstream
 from orchestrator.gateway.model.service import ModelService
 from orchestrator.gateway.model.upstream import Upstream, UpstreamRequest, UpstreamResponse
 from orchestrator.gateway.secrets.secret_store import SecretStore
@@ -51,6 +51,19 @@ class _Engine:
 
     async def image_id(self, image: str) -> str:
         return ""
+
+
+class _Heard:
+    """An upstream that notes what it is sent."""
+
+    def __init__(self, upstream: ScriptedUpstream, requests: list[bytes]) -> None:
+        self._upstream = upstream
+        self._requests = requests
+
+    def send(self, request: UpstreamRequest) -> AbstractAsyncContextManager[UpstreamResponse]:
+        if request.target.startswith("/v1/messages"):
+            self._requests.append(request.body)
+        return self._upstream.send(request)
 
 
 class Harness:
@@ -79,6 +92,8 @@ class Harness:
         """ORCHESTRATOR_SECRET_NAME -> value."""
         self.ca_certificates = ""
         self.events: list[Event] = []
+        self.requests: list[bytes] = []
+        """What the model was sent, for all that it was asked."""
         opener = ServerOpener(
             runtime=runtime,
             engine=_Engine(runtime, image),
@@ -109,7 +124,9 @@ class Harness:
             alive=lambda _: True,
             runtime=self._runtime,
             engine=_Engine(self._runtime, self._image),
-            gateway=Gateway(ModelService(), self.dialer, lambda _: model.upstream()),
+            gateway=Gateway(
+                ModelService(), self.dialer, lambda _: _Heard(model.upstream(), self.requests)
+            ),
             copies=self.copies,
             secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
             sessions=self.sessions,

@@ -10,7 +10,7 @@ import time
 import anyio
 import pytest
 
-from orchestrator.gateway.elsewhere import IDLE_WORKERS, run_elsewhere
+from orchestrator.gateway.elsewhere import IDLE_WORKERS, end_idle_workers, run_elsewhere
 from tests.waited_for import processes_waited_for
 
 PATIENCE = 60
@@ -79,3 +79,6 @@ async def test_few_processes_are_kept_for_the_next_caller() -> None:
         for _ in range(2 * IDLE_WORKERS):
             tasks.start_soon(lambda: run_elsewhere(time.sleep, 0.1, seconds=PATIENCE))
     await until_waited_for(IDLE_WORKERS)
+    await end_idle_workers()
+    await until_waited_for(0)
+    assert await run_elsewhere(add, 3, 4, seconds=PATIENCE) == 7

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from orchestrator.catalog.foreign.secret_values import (
     SECRET_WORDS,
-    SecretWord,
     looks_secret,
     secret_parts,
     secret_words,
@@ -92,15 +90,15 @@ def _command_fields(
     plain = {key: str(value) for key, value in env.items()} if isinstance(env, dict) else {}
     hidden = {key: key for key in plain if SECRET_WORDS.search(key) or looks_secret(plain[key])}
     kept = {key: value for key, value in plain.items() if key not in hidden}
-    inside = list(secret_words(words))
-    for number, word in enumerate(inside):
+    placed: dict[int, tuple[str, str]] = {}
+    for number, word in enumerate(secret_words(words)):
         variable = re.sub(r"[^A-Z0-9]+", "_", word.named.upper()).strip("_") or "ARGUMENT"
         variable = f"_{variable}" if variable[0].isdigit() else variable
         while variable in {**kept, **hidden}:
             variable += f"_{number}"
         hidden[variable] = f"the argument {word.before or word.named or word.at}"
-        words[word.at] = _in_a_shell(word, variable)
-    fields["command"] = _shell_command(words, inside) if inside else words
+        placed[word.at] = (word.before, variable)
+    fields["command"] = _shell_command(words, placed) if placed else words
     if kept:
         fields["env"] = kept
     if hidden:
@@ -117,21 +115,31 @@ def _command_fields(
         )
 
 
-def _in_a_shell(word: SecretWord, variable: str) -> str:
-    return f'{shlex.quote(word.before) if word.before else ""}"${variable}"'
-
-
-def _shell_command(words: list[str], inside: list[SecretWord]) -> list[str]:
-    """The same command, whose secrets a shell puts in, in the server's own container."""
-    at = {word.at for word in inside}
-    quoted = (word if number in at else shlex.quote(word) for number, word in enumerate(words))
-    return ["sh", "-c", f"exec {' '.join(quoted)}"]
+def _shell_command(words: list[str], inside: Mapping[int, tuple[str, str]]) -> list[str]:
+    """The same command, whose secrets a shell puts in, in the server's own container: `inside` are
+    the words that hold one, as what stands before it and its variable. All other words are the
+    shell's parameters, which it does not read.
+    """
+    parts, given = [], list[str]()
+    for number, word in enumerate(words):
+        before, variable = inside.get(number, (word, ""))
+        if before:
+            at = len(given)
+            given.append(before)
+            parts.append(f'"${at}"' if at < 10 else f'"$${{{at}}}"')  # $${ is ${ in a server.yaml
+        if variable:
+            joint = parts.pop() if before else ""
+            parts.append(f'{joint}"${variable}"')
+    return ["sh", "-c", f"exec {' '.join(parts)}", *given]
 
 
 def _url_fields(
     name: str, url: str, headers: Mapping[str, object], fields: dict[str, object]
 ) -> Iterator[str]:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _Refused("its url is no URL; write a server.yaml by hand") from None
     login = parts.username is not None or parts.password is not None
     if login:
         parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])

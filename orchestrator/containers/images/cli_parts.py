@@ -144,7 +144,7 @@ def cli_files(
         claude = settings.claude_binary or fetch_claude(settings.cache_dir, version, arch, progress)
         return iter((path_file("claude", claude, 0o755),))
     packages = _packages(runner, arch)
-    archives = [fetch_package(settings.cache_dir, package, progress) for package in packages]
+    archives = [fetch_package(settings, package, progress) for package in packages]
     return (
         file
         for archive, package in zip(archives, packages, strict=True)

@@ -7,14 +7,18 @@ its bytes, is part of the pin.
 from __future__ import annotations
 
 import base64
+import re
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import requests
+
 from orchestrator.containers.images.build import ContextFile
 from orchestrator.containers.images.fetching import (
+    FILE_CHUNK_BYTES,
     FetchFailed,
     Progress,
     chunks_of,
@@ -24,6 +28,10 @@ from orchestrator.containers.images.fetching import (
 )
 from orchestrator.domain import Frozen
 from orchestrator.errors import ImageBuildFailed
+from orchestrator.settings import Settings
+
+INDEX_SILENCE_SECONDS = 60
+"""An index that neither sends nor refuses is given up after so long."""
 
 _ROOT = "package/"
 """Where an archive of npm's has its files."""
@@ -46,38 +54,60 @@ class NpmPackage(Frozen):
         return f"{self.name}@{self.version}"
 
 
-def fetch_package(cache_dir: Path, package: NpmPackage, progress: Progress) -> Path:
-    """The archive in the cache, checked; fetched first if it is not there.
+def fetch_package(settings: Settings, package: NpmPackage, progress: Progress) -> Path:
+    """The archive in the cache, checked; fetched first if it is not there: by npm, or, where there
+    is none, from the index that the operator names.
 
     Several may fetch at once: each works in a directory of its own and the last rename wins, all
     of them with the same bytes.
     """
     wanted = base64.b64decode(package.integrity.removeprefix("sha512-")).hex()
-    target = cache_dir / "packages" / f"{wanted[:32]}.tgz"
+    target = settings.cache_dir / "packages" / f"{wanted[:32]}.tgz"
     if target.exists() and file_digest(target, "sha512") == wanted:
         return target
-    if shutil.which("npm") is None:
+    index = None if shutil.which("npm") else settings.npm_registry
+    if index is None and shutil.which("npm") is None:
         raise ImageBuildFailed(
-            f"npm is not here to fetch {package.spec}; install Node.js, which brings npm, and try "
-            "again"
+            f"npm is not here to fetch {package.spec}; install Node.js, which brings npm, or name "
+            "the address of an npm index in NPM_CONFIG_REGISTRY, and try again"
         )
-    progress(f"fetching {package.spec} with npm, about {package.megabytes} MB")
+    by = "from NPM_CONFIG_REGISTRY" if index else "with npm"
+    progress(f"fetching {package.spec} {by}, about {package.megabytes} MB")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
         try:
-            archive = downloaded(npm_pack(package.spec, Path(scratch)), Path(scratch))
+            archive = _fetched(package, index, Path(scratch))
         except FetchFailed as exc:
             raise ImageBuildFailed(
-                f"{package.spec} could not be fetched; check the network, and that `npm view "
-                f"{package.spec}` finds it. npm says: {exc}"
+                f"{package.spec} could not be fetched {by}; check the network, and that this index "
+                f"has it: {exc}"
             ) from exc
         found = file_digest(archive, "sha512")
         if found != wanted:
             raise ImageBuildFailed(
-                f"npm fetched a {package.spec} with the SHA-512 {found}, not {wanted}; it was not "
-                "used. Try again; if it stays so, see which index npm uses: npm config get registry"
+                f"{package.spec} came with the SHA-512 {found}, not {wanted}; it was not used. Try "
+                "again; if it stays so, look at the index that it comes from (npm config get "
+                "registry, NPM_CONFIG_REGISTRY)"
             )
         archive.replace(target)
+    return target
+
+
+def _fetched(package: NpmPackage, index: str | None, folder: Path) -> Path:
+    if index is None:
+        return downloaded(npm_pack(package.spec, folder), folder)
+    name = package.name.rpartition("/")[2]
+    url = f"{index.rstrip('/')}/{package.name}/-/{name}-{package.version}.tgz"
+    target = folder / "package.tgz"
+    try:
+        # Of what comes, nothing is used but what has our checksum.
+        with requests.get(url, stream=True, timeout=INDEX_SILENCE_SECONDS) as answer:
+            answer.raise_for_status()
+            with target.open("wb") as out:
+                for chunk in answer.iter_content(FILE_CHUNK_BYTES):
+                    out.write(chunk)
+    except (requests.RequestException, OSError) as exc:
+        raise FetchFailed(re.sub(r"//[^/@\s]*@", "//…@", str(exc))) from exc
     return target
 
 

@@ -14,6 +14,7 @@ import anyio.to_thread
 from orchestrator.domain.tool_lock import JsonMap
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.engine.outside.outside_service import OutsideConnection, UpstreamCall
+from orchestrator.engine.record import CLEANED_HERE
 from orchestrator.errors import (
     GatewayRefused,
     OrchestratorError,
@@ -82,7 +83,8 @@ class BrokeredUpstreams:
                 answer = await _patiently(call, live, self._without_secrets(live, call.on_progress))
             except CallFailed as exc:
                 if live.loss.happened.is_set():
-                    raise ServerUnavailable(f"the server {server.name} is gone: {exc}") from exc
+                    why = self._redactor(live).text(live.loss.why)
+                    raise ServerUnavailable(f"the server {server.name} is gone: {why}") from exc
                 answer = _said(f"the server answered with an error: {exc}")
             redactor = self._redactor(live)
         clean = await anyio.to_thread.run_sync(clean_json, answer, redactor.text)
@@ -97,8 +99,12 @@ class BrokeredUpstreams:
     def _without_secrets(self, live: LiveServer, on_progress: OnProgress) -> OnProgress:
         async def heard(progress: float, total: float | None, message: str | None) -> None:
             if message is not None:
-                clean = await anyio.to_thread.run_sync(self._redactor(live).text, message)
-                message = one_line(clean, PROGRESS_CHARS)
+                clean = self._redactor(live).text
+                if len(message) > CLEANED_HERE:
+                    message = await anyio.to_thread.run_sync(clean, message)
+                else:  # not in a thread, from which the next one may come back first
+                    message = clean(message)
+                message = one_line(message, PROGRESS_CHARS)
             await on_progress(progress, total, message)
 
         return heard

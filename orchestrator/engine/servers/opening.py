@@ -203,7 +203,8 @@ def told_plainly(server: ToolServer) -> Iterator[None]:
             raise login from exc
         problem = transport_problem(exc)
         if problem:
-            said = f"the server {server.name} at {server.url} cannot be reached: {problem}"
+            # Not its whole URL, which may hold a key: an agent reads this.
+            said = f"the server {server.name} at {server.address[0]} cannot be reached: {problem}"
             raise ServerFailed(said) from exc
         raise
 

@@ -27,6 +27,7 @@ from orchestrator.errors import (
     SpawnFailed,
     WireLost,
 )
+from orchestrator.gateway.elsewhere import end_idle_workers
 from orchestrator.gateway.tools.access import RunTools, ToolSeen
 from orchestrator.gateway.tools.pool import ServerPool, Sharers
 from orchestrator.tool_rules import held_to
@@ -63,6 +64,7 @@ class ToolServers:
 
     async def __aexit__(self, *_: object) -> None:
         await self.pool.aclose()
+        await end_idle_workers()
 
     def bind(self, stage: Stage, prepared: Prepared, live: LiveRun) -> None:
         """Open a container's servers to one run."""

@@ -88,6 +88,12 @@ def credential_of(settings: Settings, provider: ProviderName = "anthropic") -> C
     return None
 
 
+def is_paid_for(settings: Settings, provider: ProviderName) -> bool:
+    """Whether the operator has set a credential for a provider, be it a good one or not."""
+    secrets = [secret for _, secret in _secrets(settings, provider) if secret is not None]
+    return any(secret.get_secret_value().strip() for secret in secrets)
+
+
 def all_credentials(settings: Settings) -> tuple[Credential, ...]:
     """Those of every provider: what has to stay out of every record."""
     found = [credential_of(settings, provider) for provider in PROVIDERS]

@@ -9,11 +9,10 @@ import anyio
 
 from orchestrator.gateway.http.headers import Headers
 from orchestrator.gateway.model.credential import credential_of
+from orchestrator.gateway.model.money.price_table import ProviderName
+from orchestrator.gateway.model.providers import PROVIDERS, base_url_of
 from orchestrator.gateway.model.upstream import HttpUpstream, UpstreamLost, UpstreamRequest
 from orchestrator.settings import Settings
-
-FREE_TARGET = "/v1/models?limit=1"
-"""A list of models, which no account pays for."""
 
 FREE_SECONDS = 15.0
 """For the whole of it."""
@@ -31,17 +30,21 @@ class FreeAnswer(NamedTuple):
     said: str = ""
 
 
-async def ask_for_free(settings: Settings) -> FreeAnswer:
+async def ask_for_free(settings: Settings, name: ProviderName = "anthropic") -> FreeAnswer:
     """Ask the API that the settings name for a list of its models, with their credential."""
-    upstream = HttpUpstream(settings.anthropic_base_url)
-    credential = credential_of(settings)
-    headers: Headers = (API_VERSION, ("accept-encoding", "identity"))
+    provider = PROVIDERS[name]
+    upstream = HttpUpstream(base_url_of(settings, name), provider.base_variable)
+    credential = credential_of(settings, name)
+    headers: Headers = (("accept-encoding", "identity"),)
+    headers = (API_VERSION, *headers) if name == "anthropic" else headers
     if credential is not None:
         headers = credential.added_to(headers)
     body = b""
     try:
         with anyio.fail_after(FREE_SECONDS):
-            async with upstream.send(UpstreamRequest("GET", FREE_TARGET, headers)) as answer:
+            async with upstream.send(
+                UpstreamRequest("GET", provider.free_target, headers)
+            ) as answer:
                 async for chunk in answer.body:
                     body += chunk
                     if len(body) > FREE_BYTES:

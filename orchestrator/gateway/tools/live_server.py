@@ -256,17 +256,47 @@ async def _greet(session: ClientSession, upstream: LiveServer, protocol: str) ->
         if protocol in HANDSHAKE_PROTOCOL_VERSIONS:
             await session.initialize()
         elif protocol:
-            await session.discover()
+            await _discover(session)
         else:
-            try:
-                await session.discover()
-            except (MCPError, RuntimeError, ValidationError):
-                await session.initialize()  # a server of the years before
+            await _find_out(session)
     except MCPError as exc:
         said = upstream.loss.why or _quoted(exc)
         raise ServerFailed(f"the server {upstream.name} does not speak MCP: {said}") from None
     except (RuntimeError, ValidationError, anyio.ClosedResourceError):
         raise ServerFailed(f"the server {upstream.name} does not speak MCP as we know it") from None
+
+
+async def _find_out(session: ClientSession) -> None:
+    """Greet a server of which it is not known what it speaks."""
+    late = False
+    try:
+        await session.discover()
+    except (RuntimeError, ValidationError):
+        pass
+    except MCPError as exc:
+        late = exc.error.code == t.REQUEST_TIMEOUT
+    else:
+        return
+    try:
+        await session.initialize()  # a server of the years before
+    except MCPError:
+        if not late:
+            raise
+        await _discover(session)  # it had only been slow, and has heard the first greeting since
+
+
+async def _discover(session: ClientSession) -> None:
+    """Greet a server that is known to speak the newer protocol. The SDK waits for ten seconds, and
+    a server may take as long to start as its server.yaml says; whoever starts it keeps that time.
+    """
+    while True:
+        try:
+            await session.discover()
+        except MCPError as exc:
+            if exc.error.code != t.REQUEST_TIMEOUT:
+                raise
+        else:
+            return
 
 
 def _quoted(exc: MCPError) -> str:

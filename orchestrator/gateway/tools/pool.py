@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -64,7 +65,9 @@ class Loss:
         """What it complained of last, without what is secret."""
 
     def tell(self, why: str) -> None:
-        self.why = self.why or (f"{why} ({self.last_words})" if self.last_words else why)
+        """It is gone. Its own words are in quotes: a model reads this, as a sentence of ours."""
+        said = json.dumps(self.last_words, ensure_ascii=False)
+        self.why = self.why or (f"{why}, and said last: {said}" if self.last_words else why)
         self.happened.set()
 
 

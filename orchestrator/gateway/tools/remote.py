@@ -77,6 +77,8 @@ async def remote_transport(client: httpx2.AsyncClient, url: str) -> AsyncIterato
 
 def transport_problem(exc: BaseException) -> str:
     """What went wrong with a connection, of the errors that task groups have put together."""
+    if isinstance(exc, httpx2.RemoteProtocolError):  # whose text quotes what the server sent
+        return "what it answers is no HTTP"
     if isinstance(exc, httpx2.HTTPError):
         return str(exc) or type(exc).__name__
     if isinstance(exc, BaseExceptionGroup):
@@ -188,7 +190,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()
-            raise httpx2.RemoteProtocolError("it answers compressed, which we did not ask for")
+            raise httpx2.ReadError("it answers compressed, which we did not ask for")
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         response.stream = _Counted(response.stream, EVENTS_BYTES if events else ANSWER_BYTES)
         return response

@@ -64,12 +64,15 @@ FRESH_GEMINI = (
     'if [ ! -L "$0" ] && [ ! -L "$0/tmp" ]; then for d in "$0"/tmp/*; do '
     'if [ ! -L "$d" ] && [ ! -L "$d/chats" ] && [ -d "$d/chats" ]; then '
     'mkdir -- "$0.new/tmp/${d##*/}"; mv -- "$d/chats" "$0.new/tmp/${d##*/}/"; '
+    'for f in "$0.new/tmp/${d##*/}/chats"/session-*.jsonl; do if [ -f "$f" ]; '
+    'then mv -- "$f" "${f%/*}/session-2000-01-01T00-00-${f##*-}"; fi; done; '
     'if [ -f "$d/.project_root" ]; then mv -- "$d/.project_root" "$0.new/tmp/${d##*/}/"; fi; '
     'fi; done; fi; rm -rf -- "$0"; mv -- "$0.new" "$0"; '
     f'cp -- {GEMINI_SETTINGS} "$0/settings.json"; exec "$@"'
 )
 """For a shell: keep nothing of ~/.gemini but conversations, put our settings there, then become the
-CLI. Those of the system would have to be a file of root's."""
+CLI. Settings of the system would have to be a file of root's. A conversation gets an older name:
+when the CLI loads one, it begins a file of this minute and the same id, which may be that one."""
 
 GEMINI_NAMES = {
     "Bash": ("run_shell_command",),
@@ -210,7 +213,9 @@ def _servers_inside(terms: LaunchTerms) -> list[dict[str, object]]:
     servers: list[dict[str, object]] = []
     for server in terms.mcp_servers:
         command, *args = server_command(server)
-        env = [{"name": name, "value": value} for name, value in server.env.items()]
+        # It fills in variables there, too.
+        literal = {name: value.replace("$", "\\$") for name, value in server.env.items()}
+        env = [{"name": name, "value": value} for name, value in literal.items()]
         servers.append({"name": server.name, "command": command, "args": args, "env": env})
     return servers
 

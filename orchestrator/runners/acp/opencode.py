@@ -39,13 +39,19 @@ from orchestrator.runners.signs import PermissionAsked
 
 OPENCODE_FOLDER = f"{OWN_FOLDER}/opencode"
 
+NOTHING_TO_INSTALL = '{"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}'
+"""As package-lock.json, beside a node_modules: otherwise the CLI looks up an index of packages at
+each start, to install this one there.
+"""
+
 FRESH_OPENCODE = (
     'set -e; d="$0/data/opencode"; rm -rf -- "$0.new"; mkdir -p -- "$0.new/data/opencode"; '
     'if [ ! -L "$0" ] && [ ! -L "$0/data" ] && [ ! -L "$d" ]; then '
     'for f in "$d"/opencode*.db*; do if [ -f "$f" ] && [ ! -L "$f" ]; '
     'then mv -- "$f" "$0.new/data/opencode/"; fi; done; fi; '
     f'rm -rf -- "$0" {HOME}/.opencode; mv -- "$0.new" "$0"; '
-    'mkdir -p -- "$0/config" "$0/cache" "$0/state"; exec "$@"'
+    'mkdir -p -- "$0/config/opencode/node_modules" "$0/cache" "$0/state"; '
+    f'echo \'{NOTHING_TO_INSTALL}\' > "$0/config/opencode/package-lock.json"; exec "$@"'
 )
 """For a shell: keep nothing of the CLI's directories but its database, then become the CLI."""
 

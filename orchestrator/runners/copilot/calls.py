@@ -69,7 +69,9 @@ def _asked_call(
 ) -> tuple[str, dict[str, object]]:
     match request.get("kind"):
         case "shell":
-            return "Bash", {"command": text_of(request, "fullCommandText")}
+            # It leaves a `cd` to where the shell is out of what it asks about.
+            told = text_of(call.input, "command") if call is not None else ""
+            return "Bash", {"command": told or text_of(request, "fullCommandText")}
         case "read":
             return _tool_of(call, "Read", "Glob", "Grep"), {"file_path": _path(request, "path")}
         case "write":

@@ -16,6 +16,7 @@ from orchestrator.runners.contract import LaunchTerms
 from orchestrator.runners.copilot.calls import BUILT_IN
 from orchestrator.runners.launching import (
     ANSWER_SECONDS,
+    DOLLAR,
     OWN_FOLDER,
     PLAIN_ENVIRONMENT,
     prompt_text,
@@ -23,6 +24,7 @@ from orchestrator.runners.launching import (
     server_urls,
     utf8,
     variables,
+    with_dollars,
 )
 from orchestrator.runners.rule_names import MCP, rule_tool
 
@@ -110,6 +112,7 @@ def _environment(base_url: str, model: str) -> dict[str, str]:
         "COPILOT_CACHE_HOME": CACHE,
         "COPILOT_PROVIDER_BASE_URL": base_url,
         "COPILOT_MODEL": model,
+        DOLLAR: "$",
     }
 
 
@@ -127,8 +130,9 @@ def _tools(agent: AgentSpec) -> tuple[str, ...]:
 def _servers(agent: AgentSpec, terms: LaunchTerms) -> dict[str, dict[str, object]]:
     servers: dict[str, dict[str, object]] = {}
     for server in terms.mcp_servers:
-        command, *args = server_command(server)
-        entry = {"type": "local", "command": command, "args": args, "env": dict(server.env)}
+        command, *args = map(with_dollars, server_command(server))
+        env = {name: with_dollars(value) for name, value in server.env.items()}
+        entry = {"type": "local", "command": command, "args": args, "env": env}
         servers[server.name] = {**entry, "tools": ["*"]}
     for name, url in server_urls(agent, terms).items():
         # It waits as long for the server's first answer; ours is there.

@@ -118,7 +118,7 @@ def check(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
     catalog = _catalog(settings_for(agents_dir))
     problems = [problem for broken in catalog.broken_servers for problem in broken.problems]
     problems += [problem for known in catalog.servers.values() for problem in known.problems]
-    doubts = list(_lock_doubts(catalog))
+    doubts = list(_doubts(catalog))
     if as_json:
         said = {"ok": not problems, "servers": list(catalog.servers)}
         found = {"problems": problems, "warnings": doubts}
@@ -430,10 +430,14 @@ def _description(item: Pinned) -> str:
     return shortened(one_line(text), TOOL_CHARS)
 
 
-def _lock_doubts(catalog: Catalog) -> Iterator[Problem]:
+def _doubts(catalog: Catalog) -> Iterator[Problem]:
+    from orchestrator.catalog.foreign.secret_values import secret_parts
     from orchestrator.catalog.problems import Problem
 
     for known in catalog.servers.values():
+        for part in secret_parts(known.server.url or ""):
+            message = f"holds {part}, which looks like a secret; files of a project hold none"
+            yield Problem(path=known.path, line=1, field="url", message=message)
         path = known.path.with_name("tools.lock.json")
         for tool in () if known.lock is None else known.lock.tools:
             size = len(str(tool.definition.get("description", "")))

@@ -6,8 +6,11 @@ import base64
 import hashlib
 import io
 import tarfile
+from functools import partial
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from orchestrator.containers.images.build import build_context
@@ -18,7 +21,9 @@ from orchestrator.containers.images.npm_package import (
     package_files,
 )
 from orchestrator.errors import ImageBuildFailed
-from orchestrator.settings import read_settings
+from orchestrator.gateway.http.loopback import serve_on_loopback
+from orchestrator.gateway.http.server import HttpRequest, HttpResponse
+from orchestrator.settings import Settings, read_settings
 from orchestrator.shipped import shipped_images
 
 FILES = {
@@ -48,6 +53,11 @@ def package(archive: Path, *takes: tuple[str, str]) -> NpmPackage:
         megabytes=7,
         takes=dict(takes),
     )
+
+
+def caching(tmp_path: Path, index: str | None = None) -> Settings:
+    given = {"cache_dir": tmp_path / "cache", "npm_registry": index}
+    return read_settings().model_copy(update=given)
 
 
 def fake_npm(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +94,9 @@ def test_a_package_is_fetched_once_and_then_taken_from_the_cache(
     # `npm pack --silent --pack-destination FOLDER NAME@VERSION`
     fake_npm(tmp_path / "bin", f'cp {tmp_path}/served.tgz "$4/maker-cli.tgz"', monkeypatch)
     told: list[str] = []
-    cached = fetch_package(tmp_path / "cache", wanted, told.append)
+    cached = fetch_package(caching(tmp_path), wanted, told.append)
     assert cached.read_bytes() == (tmp_path / "served.tgz").read_bytes()
-    assert fetch_package(tmp_path / "cache", wanted, told.append) == cached
+    assert fetch_package(caching(tmp_path), wanted, told.append) == cached
     assert told == ["fetching @maker/cli@1.2.3 with npm, about 7 MB"]
     assert list(cached.parent.iterdir()) == [cached]
 
@@ -96,17 +106,17 @@ def test_a_package_with_other_bytes_is_refused_and_not_kept(
 ) -> None:
     wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
     fake_npm(tmp_path / "bin", 'echo tampered > "$4/maker-cli.tgz"', monkeypatch)
-    with pytest.raises(ImageBuildFailed, match=r"@maker/cli@1\.2\.3 with the SHA-512 .* not used"):
-        fetch_package(tmp_path / "cache", wanted, lambda _: None)
+    with pytest.raises(ImageBuildFailed, match=r"1\.2\.3 came with the SHA-512 .* not used"):
+        fetch_package(caching(tmp_path), wanted, lambda _: None)
     assert list((tmp_path / "cache/packages").iterdir()) == []
 
 
 def test_a_spoiled_cache_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
     fake_npm(tmp_path / "bin", f'cp {tmp_path}/served.tgz "$4/maker-cli.tgz"', monkeypatch)
-    cached = fetch_package(tmp_path / "cache", wanted, lambda _: None)
+    cached = fetch_package(caching(tmp_path), wanted, lambda _: None)
     cached.write_bytes(b"half")
-    fetch_package(tmp_path / "cache", wanted, lambda _: None)
+    fetch_package(caching(tmp_path), wanted, lambda _: None)
     assert cached.read_bytes() == (tmp_path / "served.tgz").read_bytes()
 
 
@@ -115,8 +125,8 @@ def test_a_failed_download_says_what_npm_said(
 ) -> None:
     wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
     fake_npm(tmp_path / "bin", "echo 'npm error 404 Not Found' >&2; exit 1", monkeypatch)
-    with pytest.raises(ImageBuildFailed, match=r"could not be fetched; .*npm error 404 Not Found"):
-        fetch_package(tmp_path / "cache", wanted, lambda _: None)
+    with pytest.raises(ImageBuildFailed, match=r"could not be fetched with npm; .*npm error 404 "):
+        fetch_package(caching(tmp_path), wanted, lambda _: None)
 
 
 def test_without_npm_it_is_said_what_to_install(
@@ -124,8 +134,32 @@ def test_without_npm_it_is_said_what_to_install(
 ) -> None:
     wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ImageBuildFailed, match=r"npm is not here to fetch .*; install Node\.js"):
-        fetch_package(tmp_path / "cache", wanted, lambda _: None)
+    with pytest.raises(ImageBuildFailed, match=r"npm is not here .*; install Node\.js.*REGISTRY"):
+        fetch_package(caching(tmp_path), wanted, lambda _: None)
+
+
+@pytest.mark.anyio
+async def test_without_npm_a_package_comes_from_the_index_that_the_operator_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
+    missing = wanted.model_copy(update={"version": "4.5.6", "integrity": f"sha512-{'A' * 86}=="})
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    async def answer(request: HttpRequest) -> HttpResponse:
+        if request.path != "/npm/@maker/cli/-/cli-1.2.3.tgz":
+            return HttpResponse(status=404, body=b"not here")
+        return HttpResponse(status=200, body=(tmp_path / "served.tgz").read_bytes())
+
+    told: list[str] = []
+    async with serve_on_loopback(answer) as url:
+        settings = caching(tmp_path, f"{url}/npm/")
+        fetch = partial(fetch_package, settings, wanted, told.append)
+        cached = await anyio.to_thread.run_sync(fetch)
+        with pytest.raises(ImageBuildFailed, match=r"could not be fetched from NPM_.*404"):
+            await anyio.to_thread.run_sync(fetch_package, settings, missing, told.append)
+    assert cached.read_bytes() == (tmp_path / "served.tgz").read_bytes()
+    assert told[0] == "fetching @maker/cli@1.2.3 from NPM_CONFIG_REGISTRY, about 7 MB"
 
 
 def test_every_runner_has_a_dockerfile_and_pins_that_name_bytes() -> None:

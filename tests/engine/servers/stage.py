@@ -39,7 +39,7 @@ def known_server(harness: Harness, name: str = "it") -> KnownServer:
 async def pin(harness: Harness, name: str = "it") -> None:
     """What `orchestrator servers pin` does."""
     known = known_server(harness, name)
-    scope = Sharers("run", "pin")
+    scope = Sharers("run", f"pin {name}")
     async with harness.servers.pool.lease(WantedServer(known.server, None, scope)) as server:
         write_lock(known, await server.listed())
     await harness.servers.pool.end(scope)

@@ -8,13 +8,15 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp.client import session
 from pydantic import SecretStr
 
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.engine.servers.opening import FAILED_CHARS, ServerOpener
 from orchestrator.errors import ServerFailed
 from orchestrator.gateway.tools.lines import line_transport
-from orchestrator.gateway.tools.pool import Sharers, WantedServer
+from orchestrator.gateway.tools.live_server import open_live_server
+from orchestrator.gateway.tools.pool import Loss, Sharers, WantedServer
 
 TOKEN = "tok-2f1c9a7be04d4f6e8a55"
 
@@ -43,6 +45,39 @@ class Refusing:
 
     def end(self) -> None: ...
     def reset(self) -> None: ...
+
+
+class Late(Refusing):
+    """A server of the newer protocol that hears nothing until it is asked for the third time."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.asked: list[str] = []
+
+    async def write(self, data: bytes, /) -> None:
+        message = json.loads(data)
+        self.asked.append(message["method"])
+        if message["method"] == "initialize":  # what the SDK's server says once it has begun
+            await super().write(data)
+        elif self.asked.count("server/discover") > 2:
+            result: Any = {"resultType": "complete", "supportedVersions": ["2026-07-28"]}
+            result |= {"capabilities": {}, "ttlMs": 0, "cacheScope": "private"}
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+            await self._send.send(json.dumps(answer).encode() + b"\n")
+
+
+@pytest.mark.parametrize("pinned", ["2026-07-28", ""])
+async def test_a_server_may_take_longer_to_start_than_the_sdk_waits_for_it(
+    pinned: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "DISCOVER_TIMEOUT_SECONDS", 0.05)
+    stream, loss = Late(), Loss()
+    with anyio.fail_after(30):
+        transport = line_transport(stream, loss.tell)
+        async with open_live_server(transport, "it", loss, protocol=pinned) as upstream:
+            assert upstream.protocol == "2026-07-28"
+    assert stream.asked.count("server/discover") == 3
+    stream.close()
 
 
 class Secrets:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from orchestrator.errors import OperatorError
-from orchestrator.gateway.model.credential import Credential, credential_of
+from orchestrator.gateway.model.credential import Credential, all_credentials, credential_of
 from orchestrator.settings import read_settings
 from tests.gateway.model.model_stage import KEY
 
@@ -22,6 +22,9 @@ from tests.gateway.model.model_stage import KEY
             "oauth_token",
             {"authorization": f"Bearer {KEY}", "anthropic-beta": "one,oauth-2025-04-20"},
         ),
+        ("openai_key", {"authorization": f"Bearer {KEY}", "anthropic-beta": "one"}),
+        ("gemini_key", {"x-goog-api-key": KEY, "anthropic-beta": "one"}),
+        ("google_key", {"x-goog-api-key": KEY, "anthropic-beta": "one"}),
     ],
 )
 def test_each_credential_is_shown_in_its_own_way(kind: str, expected: dict[str, str]) -> None:
@@ -40,3 +43,16 @@ def test_a_credential_comes_from_the_settings_and_never_shows(tmp_path: Path) ->
     with pytest.raises(OperatorError, match="ANTHROPIC_API_KEY holds a character") as refused:
         credential_of(read_settings(home | {"ANTHROPIC_API_KEY": f"{KEY}\n{KEY}"}))
     assert KEY not in str(refused.value)
+
+
+def test_each_provider_has_variables_of_its_own(tmp_path: Path) -> None:
+    env = {"OPENAI_API_KEY": "o", "GOOGLE_API_KEY": "second", "GEMINI_API_KEY": "first"}
+    settings = read_settings({"HOME": str(tmp_path), **env})
+    found = all_credentials(settings)
+    assert [(each.variable, each.secret.get_secret_value()) for each in found] == [
+        ("OPENAI_API_KEY", "o"),
+        ("GEMINI_API_KEY", "first"),
+    ]
+    assert credential_of(settings) is None
+    with pytest.raises(OperatorError, match="GOOGLE_API_KEY holds a character"):
+        credential_of(read_settings({"HOME": str(tmp_path), "GOOGLE_API_KEY": "a b"}), "google")

@@ -18,12 +18,12 @@ from orchestrator.gateway.model.money.metering import OUTPUT_TOKENS_PER_SECOND, 
 from orchestrator.gateway.model.money.price_table import CONTEXT_TOKENS
 from orchestrator.gateway.model.money.prices import Used, cost_usd
 from orchestrator.gateway.model.request import Asked
+from tests.gateway.model.formats.tellers import TELLERS, Teller
 
 pytestmark = pytest.mark.anyio
 
-RUNS = 1000
+RUNS = 400
 PENNY = 1e-9
-MODELS = ("claude-sonnet-4-5", "claude-opus-4-8", "claude-haiku-5-5")
 CUTS = ("client before the answer", "client", "upstream", "error", "no answer")
 KINDS = {"none": ("",), "never answered": ("no answer",), "all": CUTS}
 """What may happen to a request; the first two are honest runs."""
@@ -33,9 +33,12 @@ KINDS = {"none": ("",), "never answered": ("no answer",), "all": CUTS}
 class Request:
     """One request, and what the API makes of it."""
 
+    teller: Teller
     body: bytes
     asked: Asked
     read: int
+    cached: int
+    """Of those, that were in the API's cache."""
     written: int
     """Tokens, if it is let."""
     per_second: float
@@ -56,11 +59,23 @@ class Request:
     def true_usd(self) -> float:
         if self.cut == "no answer":
             return 0
-        return cost_usd(self.asked.model, self.asked.used(self.read, self.output))
+        return self.asked.cost_usd(self.used)
+
+    @property
+    def used(self) -> Used:
+        fresh = self.read - self.cached
+        lasts = self.teller.cached_for(self.body, self.asked.model)
+        return Used(
+            input_tokens=0 if lasts else fresh,
+            output_tokens=self.output,
+            cache_read_tokens=self.cached,
+            cache_write_tokens=fresh if lasts else 0,
+            cache_write_hour_tokens=fresh if lasts == "hour" else 0,
+        )
 
     def told(self) -> ModelRequestSeen:
         """What the gateway makes of what it sees."""
-        meter = Meter(self.asked, FORMATS["anthropic"].reading())
+        meter = Meter(self.asked, FORMATS[self.teller.name].reading())
         whole = self.cut in ("", "error", "no answer")
         if self.cut not in ("no answer", "client before the answer"):
             kind = "text/event-stream" if self.asked.stream else "application/json"
@@ -71,57 +86,40 @@ class Request:
         return ModelRequestSeen(status=200, unanswered=unanswered, **tally.model_dump())
 
     def _answer(self) -> bytes:
-        used = self.asked.used(self.read, self.output)
-        usage = {
-            "input_tokens": used.input_tokens,
-            "cache_creation_input_tokens": used.cache_write_tokens,
-            "cache_creation": {"ephemeral_1h_input_tokens": used.cache_write_hour_tokens},
-            "output_tokens": 1,
-        }
-        end = {**usage, "output_tokens": used.output_tokens}
+        used = self.used
         if not self.asked.stream:
-            whole = {"type": "message", "model": self.asked.model, "usage": end}
-            text = json.dumps(whole).encode()
+            text = json.dumps(self.teller.whole(self.asked.model, used)).encode()
             return text[: len(text) // 2] if self.cut else text
         # Of all that it thinks, nothing is shown.
-        events: list[dict[str, object]] = [
-            {"type": "message_start", "message": {"model": self.asked.model, "usage": usage}},
-            {"type": "content_block_start", "content_block": {"type": "thinking"}},
-        ]
-        if self.cut == "error":
-            events.append({"type": "error", "error": {"type": "overloaded_error"}})
-        elif not self.cut:
-            events.append({"type": "message_delta", "usage": end})
+        end = {"": "end", "error": "error"}.get(self.cut, "")
+        events = self.teller.events(self.asked.model, used, end)
         return b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in events)
 
 
-def a_request(chance: Random, cuts: str) -> Request:
-    source = {"type": "base64", "data": "x"}
+def a_request(chance: Random, cuts: str, teller: Teller) -> Request:
     pictures = chance.choice((0, 0, 1, 3))
     pdf = chance.random() < 0.2
     text = "x" * chance.choice((10, 2000, 20_000))
-    blocks: list[object] = [{"type": "image", "source": source}] * pictures
-    blocks += [{"type": "document", "source": source}] * pdf
-    result = {"type": "tool_result", "content": blocks}
-    cache = chance.choice((None, {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}))
     most = chance.choice((1000, 32_000, 128_000))
-    asked_of = {
-        "model": chance.choice(MODELS),
-        "max_tokens": most,
-        "stream": chance.random() < 0.8,
-        "messages": [{"role": "user", "content": [{"type": "text", "text": text}, result]}],
-        "cache_control": cache,
-    }
-    body = json.dumps(asked_of).encode()
-    refused, asked = look_through(body)
+    model = chance.choice(teller.models)
+    streams = chance.random() < 0.8
+    told = teller.body(chance, model, text, pictures, pdf, most, streams)
+    body = json.dumps(told).encode()
+    api = FORMATS[teller.name]
+    call = api.call(*teller.place(model, streams))
+    assert call is not None
+    refused, asked = look_through(body, api=api, call=call)
     assert not refused
+    assert (asked.pictures, asked.documents, asked.stream) == (pictures, pdf, streams)
     read = chance.randint(1, len(text) // 2) + pictures * chance.randint(50, 4800)
     read += chance.randint(50, CONTEXT_TOKENS - read) if pdf else 0
     return Request(
+        teller,
         body,
         asked,
         read=read,
-        written=chance.randint(1, most),
+        cached=chance.choice((0, read // 3, read)),
+        written=chance.randint(1, asked.max_tokens),
         per_second=chance.uniform(10, OUTPUT_TOKENS_PER_SECOND),
         cut=chance.choice(KINDS[cuts]) if chance.random() < 0.5 else "",
         seconds=chance.choice((0.01, 1, 12, 300)),
@@ -163,21 +161,24 @@ class Run:
             self.wrongs.append(f"${true} is not between ${known} and ${most}: {request}")
 
 
-async def one_run(chance: Random, cuts: str) -> Run:
+async def one_run(chance: Random, cuts: str, teller: Teller) -> Run:
     budget = chance.choice((0.05, 0.5, 3.0, 20.0))
     run = Run(ModelBill(budget), budget, cuts)
     for _ in range(chance.randint(1, 3)):
         async with anyio.create_task_group() as together:
             for _ in range(chance.randint(1, 5)):
-                together.start_soon(run.ask, a_request(chance, cuts))
+                together.start_soon(run.ask, a_request(chance, cuts, teller))
     return run
 
 
 @pytest.mark.parametrize("cuts", KINDS)
-async def test_no_run_goes_beyond_its_budget_and_no_honest_one_is_ended_early(cuts: str) -> None:
+@pytest.mark.parametrize("teller", TELLERS, ids=lambda each: each.name)
+async def test_no_run_goes_beyond_its_budget_and_no_honest_one_is_ended_early(
+    cuts: str, teller: Teller
+) -> None:
     refused = 0
     for seed in range(RUNS if cuts == "all" else RUNS // 2):
-        run = await one_run(Random(f"{cuts} {seed}"), cuts)
+        run = await one_run(Random(f"{cuts} {seed}"), cuts, teller)
         assert run.wrongs == [], seed
         usage = run.bill.usage
         assert usage.cost_usd - PENNY <= run.true_usd <= usage.budgeted_usd + PENNY, seed

@@ -20,6 +20,7 @@ from orchestrator.domain.exchange import Approval
 from orchestrator.domain.tool_lock import Brokered, ToolLock
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.domain.tool_use import ServerUse
+from orchestrator.gateway.elsewhere import end_idle_workers
 from orchestrator.gateway.http.loopback import listen_on_loopback
 from orchestrator.gateway.tools.access import RunTools, ToolAccess, ToolSeen
 from orchestrator.gateway.tools.front import ToolFront
@@ -100,6 +101,12 @@ class Rig:
             upstream = await held.enter_async_context(opened)
             upstream.secrets = lambda: (TOKEN,)
             yield upstream
+
+    async def aclose(self) -> None:
+        """End all that was started; the loop may go on, with other tests."""
+        await self.pool.aclose()
+        await end_idle_workers()
+        assert self.pool.running == 0
 
     async def lock(self, server: ToolServer) -> ToolLock:
         """What a server is pinned with, in its best behaviour."""
@@ -198,7 +205,7 @@ async def served(
             yield access, f"{url}/it"
         finally:
             access.revoke()
-            await rig.pool.aclose()
+            await rig.aclose()
 
 
 @asynccontextmanager

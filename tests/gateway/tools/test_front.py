@@ -31,8 +31,7 @@ async def rig() -> AsyncIterator[Rig]:
     made = Rig()
     with anyio.fail_after(PATIENCE):
         yield made
-        await made.pool.aclose()
-    assert made.pool.running == 0
+        await made.aclose()
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -22,8 +22,7 @@ async def rig() -> AsyncIterator[Rig]:
     made = Rig()
     with anyio.fail_after(PATIENCE):
         yield made
-        await made.pool.aclose()
-    assert made.pool.running == 0
+        await made.aclose()
 
 
 async def access_to(rig: Rig, server: ToolServer, run: str = "r1", kind: str = "run") -> ToolAccess:

@@ -331,7 +331,7 @@ def test_a_launch_switches_off_all_that_files_could_say() -> None:
         *("builtin:bash", "builtin:write_bash", "builtin:read_bash", "builtin:stop_bash"),
         *("builtin:list_bash", "builtin:view", "builtin:create", "builtin:apply_patch", "mcp:*"),
     ]
-    assert session["mcpServers"]["srv"]["args"][-2:] == ["python3", "$HOME"]
+    assert session["mcpServers"]["srv"]["args"][-2:] == ["python3", "${ORCHESTRATOR_DOLLAR}HOME"]
     assert session["mcpServers"]["parent"]["timeout"] == 24 * 3600 * 1000
     assert "run-token" not in " ".join((*launch.argv, *launch.env.values()))
     history = Copilot().history_file(SESSION, "/workspace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from orchestrator.catalog.foreign.mcp_json import import_servers
 from orchestrator.catalog.server_file import parse_server
 from orchestrator.domain.tool_lock import TOOL_FIELDS, Pinned
 from orchestrator.domain.tool_server import ToolServer
+from orchestrator.domain.variables import expand
 from orchestrator.errors import CallInvalid
 from orchestrator.surfaces.cli.main import main
 from tests.surfaces.conftest import Project
@@ -222,19 +224,19 @@ HIDDEN = "q7Xz2Lm9Pw4Rt6Yb1Nc8"
 
 WITH_SECRETS: dict[str, tuple[dict[str, object], str]] = {
     "an option and its value": ({"args": ["--api-key", HIDDEN]}, '"$API_KEY"'),
-    "an option with its value": (
-        {"args": [f"--token={HIDDEN}", "x y"]},
-        '--token="$TOKEN" \'x',
-    ),
+    "an option with its value": ({"args": [f"--token={HIDDEN}", "x"]}, '"$1""$TOKEN" "$2"'),
     "a variable among arguments": (
         {"args": ["-e", f"DB_PASSWORD={HIDDEN}"]},
-        'DB_PASSWORD="$DB',
+        '"$2""$DB_PASSWORD"',
     ),
     "a header": ({"args": ["--header", f"Authorization: Bearer {HIDDEN}"]}, '"$AUTHORIZATION"'),
     "a token alone": ({"args": [f"ghp_{HIDDEN}"]}, '"$ARGUMENT"'),
     "base64 alone": ({"args": [f"{HIDDEN}=="]}, '"$ARGUMENT"'),
     "an address": ({"args": [f"postgres://me:{HIDDEN}@db/x"]}, '"$ARGUMENT"'),
-    "two of them": ({"args": ["--key", HIDDEN, "--key", HIDDEN + "2"]}, '"$KEY" --key "$KEY_1"'),
+    "two of them": (
+        {"args": ["--key", HIDDEN, "--key", HIDDEN + "2"]},
+        '"$1" "$KEY" "$2" "$KEY_',
+    ),
     "a variable by its name": ({"env": {"MY_TOKEN": HIDDEN}}, "MY_TOKEN"),
     "a variable by its value": ({"env": {"DB": f"postgres://me:{HIDDEN}@db/x"}}, '"DB"'),
     "another by its value": ({"env": {"X": f"ghp_{HIDDEN}"}}, '"X"'),
@@ -262,6 +264,19 @@ def test_no_secret_of_a_client_is_written_down(where: str) -> None:
     assert server.secret_names
 
 
+def test_a_shell_reads_nothing_of_the_words_of_a_client() -> None:
+    words = ["--token", HIDDEN, "a b", "$(id)", "`id`", "'", '"', "${HOME}", *map(str, range(9))]
+    entry = {"command": "printf", "args": ["%s\\n", *words]}
+    (found,) = import_servers(json.dumps({"mcpServers": {"it": entry}}))
+    path = Path("server.yaml")
+    server = parse_server(found.text, folder="it", path=path, read_beside=lambda _: (path, ""))
+    assert isinstance(server, ToolServer), server
+    argv = [expand(word, {"HOME": "it's; exit"}) for word in server.command]
+    done = subprocess.run(argv, env={"TOKEN": HIDDEN, "PATH": "/usr/bin:/bin"}, capture_output=True)
+    expected = [word.replace("${HOME}", "it's; exit") for word in words]
+    assert done.stdout.decode().splitlines() == expected, done
+
+
 PLAIN = [
     *(["npx", "-y", "@modelcontextprotocol/server-filesystem@2026.8.1", "/home/me/My Notes"],),
     *(["uvx", "mcp-server-sqlite==2026.4.25", "--db-path", "data/test.db"],),
@@ -283,6 +298,7 @@ def test_a_secret_that_has_no_place_in_a_server_yaml_keeps_it_from_being_written
 ) -> None:
     urls = [f"https://a.org/mcp?api_key={HIDDEN}", f"https://a.org/s/{HIDDEN}/mcp"]
     servers = {f"s{number}": {"url": url} for number, url in enumerate(urls)}
+    servers["odd"] = {"url": "https://[a.org/mcp"}
     servers["good"] = {"url": "https://a.org/mcp?team=a"}
     file = project.path / ".mcp.json"
     file.write_text(json.dumps({"mcpServers": servers}))

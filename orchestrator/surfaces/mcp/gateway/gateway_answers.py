@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -13,6 +14,7 @@ import mcp.types as t
 from pydantic import BaseModel, ConfigDict
 
 from orchestrator.catalog.folder import KnownServer
+from orchestrator.catalog.foreign.secret_values import secret_parts
 from orchestrator.domain.outside import OutsideRules
 from orchestrator.domain.tool_server import SERVERS, ToolServer
 from orchestrator.engine.outside.outside_service import OutsideAnswer, ShownTools
@@ -79,14 +81,16 @@ def _listed(server: ToolServer, *, metadata: bool) -> dict[str, object]:
     if not metadata:
         return said
     if server.url is None:
-        return {**said, "transport": "stdio", "command": server.command[0]}
-    return {**said, "transport": "http", "url": _without_query(server.url)}
+        # A program's name, and no sentence of its author's to a model.
+        named = re.fullmatch(r"[\w./+@-]{1,200}", server.command[0], re.ASCII)
+        return {**said, "transport": "stdio", "command": server.command[0] if named else "?"}
+    return {**said, "transport": "http", "url": _without_key(server.url)}
 
 
-def _without_query(url: str) -> str:
-    """An address may carry a key behind its question mark."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+def _without_key(url: str) -> str:
+    """An address may carry a key behind its question mark, or in its path."""
+    parts = urlsplit(url)._replace(query="", fragment="")
+    return urlunsplit(parts._replace(path="") if any(secret_parts(urlunsplit(parts))) else parts)
 
 
 def shown_tools(server: str, found: ShownTools) -> t.CallToolResult:

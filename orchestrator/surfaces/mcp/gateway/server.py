@@ -38,7 +38,10 @@ GATEWAY_INSTRUCTIONS = (
 
 AgentId = Annotated[OptionalText, Field(description="Your agent id, if you were given one")]
 NamedServer = Annotated[str, Field(description="A server that list_servers names")]
-Whole = Annotated[int | None, Field(ge=1)]
+MAX_WHOLE = 10**9
+"""Of a number that a caller chooses: longer ones are none that a clock could take."""
+
+Whole = Annotated[int | None, Field(ge=1, le=MAX_WHOLE)]
 Arguments = Annotated[
     dict[str, JsonValue], BeforeValidator(lambda given: {} if given is None else given)
 ]
