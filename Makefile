@@ -44,10 +44,10 @@ soak: setup ## Run the long tests: containers killed in every way, garbage, 200 
 image: setup ## Build the orchestrator's own image, for compose.yaml
 	@rm -rf .cache/wheelhouse
 	@if docker image inspect $(LOCAL_BASE) > /dev/null 2>&1; then \
-		$(BIN)/python -m pip download -qq --disable-pip-version-check --dest .cache/wheelhouse \
+		$(BIN)/python -m pip download --disable-pip-version-check --dest .cache/wheelhouse \
 			--python-version 3.11 --only-binary=:all: --require-hashes --requirement .ci/requirements.lock && \
-		docker build --quiet --build-arg BASE=$(LOCAL_BASE) $(SERVER_BUILD); \
-	else docker build --quiet $(SERVER_BUILD); fi
+		docker build --build-arg BASE=$(LOCAL_BASE) $(SERVER_BUILD); \
+	else docker build $(SERVER_BUILD); fi
 	@docker image prune --force --filter label=orchestrator.image=server > /dev/null
 	@rm -rf .cache/wheelhouse  # an old one would outlive its lock
 

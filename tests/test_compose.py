@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.gateway.model.providers import PROVIDERS
+from orchestrator.settings import CREDENTIAL_VARIABLES
 from tests.compose_file import ROOT, VariableMissing, docker_run, read
 
 NEEDED = {
@@ -69,11 +71,13 @@ def test_it_has_no_more_rights_than_it_needs() -> None:
     assert service["read_only"] is True
 
 
-def test_no_secret_is_written_in_it() -> None:
+def test_every_credential_reaches_it_and_none_is_written_in_it() -> None:
     environment = read(NEEDED)["services"]["orchestrator"]["environment"]
-    secret = [name for name in environment if name.startswith(("ANTHROPIC_", "CLAUDE_"))]
-    assert {name: environment[name] for name in secret} == dict.fromkeys(secret)
-    assert environment["ORCHESTRATOR_HTTP_TOKENS"] == NEEDED["ORCHESTRATOR_HTTP_TOKENS"]
+    tokens = "ORCHESTRATOR_HTTP_TOKENS"
+    passed_on = CREDENTIAL_VARIABLES - {tokens}
+    passed_on |= {each.base_variable for each in PROVIDERS.values()}
+    assert {name: environment[name] for name in passed_on} == dict.fromkeys(passed_on)
+    assert environment[tokens] == NEEDED[tokens]
 
 
 def test_all_of_it_can_be_said_as_one_docker_run() -> None:

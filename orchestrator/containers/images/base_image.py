@@ -97,7 +97,7 @@ def make_base(engine: Engine, progress: Progress) -> None:
             "on Debian or Ubuntu `apt-get install mmdebstrap`, elsewhere `docker load` an image "
             "and name it in ORCHESTRATOR_BASE_IMAGE"
         )
-    progress(f"making {MADE_BASE} with mmdebstrap")
+    progress("making a Debian base image with mmdebstrap, in about a minute")
     with engine.translated():
         arch = str(engine.api.version()["Arch"])
     with tempfile.TemporaryDirectory(prefix="orchestrator-base-") as scratch:
