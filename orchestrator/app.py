@@ -53,12 +53,13 @@ from orchestrator.errors import (
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.credential import all_credentials
 from orchestrator.gateway.model.scripted import ScriptedModel, load_script
-from orchestrator.gateway.model.service import open_model_service
+from orchestrator.gateway.model.service import missing_credential, open_model_service
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.gateway.tools.pool import CallFailed, Sharers, WantedServer
 from orchestrator.plain_yaml import shortened
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
+from orchestrator.runners.choice import choose
 from orchestrator.runners.known import RUNNERS
 from orchestrator.settings import (
     Settings,
@@ -131,7 +132,7 @@ async def open_orchestrator(
                     alive=owner.alive,
                     runtime=runtime,
                     engine=runtime,
-                    gateway=Gateway(models, dialer, script_of),
+                    gateway=Gateway(models, dialer, script_of, scripted=settings.scripted),
                     copies=copies,
                     secret_store=secret_store,
                     sessions=sessions,
@@ -176,6 +177,9 @@ def compose(settings: Settings, parts: Parts) -> Service:
         copies=parts.copies,
         secret_store=parts.secret_store,
         memory=_memory(settings),
+        choose=partial(
+            choose, runners=RUNNERS, lacks=parts.gateway.lacks, wish=runner_wish(settings)
+        ),
         read_files=partial(agent_files, settings),
         ca_certificates=parts.ca_certificates,
     )
@@ -406,6 +410,12 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
         copies=open_copies(settings),
         secret_store=_secret_store(settings),
         memory=_memory(settings),
+        choose=partial(
+            choose,
+            runners=RUNNERS,
+            lacks=partial(missing_credential, settings),
+            wish=await anyio.to_thread.run_sync(runner_wish, settings),
+        ),
         read_files=partial(agent_files, settings),
         ca_certificates=_ca_certificates(environ),
     )

@@ -49,6 +49,7 @@ class Codex:
     abilities = Abilities()
     wire_formats: tuple[WireFormat, ...] = ("responses",)
     tools = CODEX_TOOLS
+    default_model = "gpt-5.5"
 
     def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
         return codex_launch.launch(agent, terms)
