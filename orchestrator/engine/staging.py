@@ -45,7 +45,7 @@ from orchestrator.gateway.reach import Reach, ways_out
 from orchestrator.gateway.secrets.routes import RouteSeen
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.plan import Place
-from orchestrator.runners.choice import RunnerWay, Choice
+from orchestrator.runners.choice import Choice, RunnerWay
 from orchestrator.runners.contract import Runner, WireFormat
 from orchestrator.workspace.agent_files import digest_of, place_agent_files
 

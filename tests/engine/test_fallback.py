@@ -18,7 +18,11 @@ PATIENCE = 170
 
 QUOTA = {"error": 429, "means": "quota"}
 
-BOTH = {"runner": ["claude", "codex"], "model": "sonnet", "models": {"codex": "gpt-5.5"}}
+BOTH: dict[str, object] = {
+    "runner": ["claude", "codex"],
+    "model": "sonnet",
+    "models": {"codex": "gpt-5.5"},
+}
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ class Models:
     """A service whose agent, on a runner with this model, finds that script."""
 
     def __init__(self, harness: Harness, scripts: dict[str, Steps], **fields: object) -> None:
-        self.service = harness.service([{"text": "-"}], **(BOTH | fields))
+        self.service = harness.service([{"text": "-"}], each_task=False, **(BOTH | fields))
         models = {
             name: ScriptedModel(Script.model_validate({"steps": list(steps)}))
             for name, steps in scripts.items()
@@ -54,7 +58,7 @@ async def test_a_run_out_of_quota_goes_on_with_the_next_runner_and_what_is_done_
     (project / "old.txt").write_text("old\n")
     (project / "kept.sh").write_text("true\n")
     begun = "echo one > a.txt; rm old.txt; chmod +x kept.sh; mkdir d; ln -s a.txt d/l"
-    scripts = {
+    scripts: dict[str, Steps] = {
         "sonnet": [bash(begun), QUOTA],
         "gpt-5.5": [
             command("cat a.txt; ls; echo two >> a.txt"),
