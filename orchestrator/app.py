@@ -59,7 +59,7 @@ from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.gateway.tools.pool import CallFailed, Sharers, WantedServer
 from orchestrator.plain_yaml import shortened
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
-from orchestrator.runners.choice import choose
+from orchestrator.runners.choice import RunnerWay, choose
 from orchestrator.runners.known import RUNNERS
 from orchestrator.settings import (
     Settings,
@@ -372,6 +372,10 @@ class ShownPlan(NamedTuple):
     trust: ShownTrust
     brokered: tuple[Brokered, ...] = ()
     """Servers outside that it uses, and what they were pinned with."""
+    next_ways: tuple[RunnerWay, ...] = ()
+    """Runners that would go on where the first cannot."""
+    passed_over: tuple[str, ...] = ()
+    """Runners that would not be tried, and why."""
 
 
 class ShownTrust(NamedTuple):
@@ -429,7 +433,11 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
         wants=trust.wants(agent, agents, workspace),
         command=trust_command(trust.agents_dir),
     )
-    return ShownPlan(plan, prepared.labels, unset, shown_trust, prepared.brokered)
+    return ShownPlan(
+        *(plan, prepared.labels, unset, shown_trust, prepared.brokered),
+        next_ways=prepared.others,
+        passed_over=prepared.passed_over,
+    )
 
 
 @dataclass(frozen=True)
