@@ -24,18 +24,21 @@ class _Family(Frozen):
     """Its maker's own CLI, which is taken if nothing else is said."""
 
 
+_ALIAS = r"(sonnet|opus|haiku|fable|best|default|opusplan)(\[.*)?$"
+"""What claude calls the latest of its models."""
+
 _MAKERS = (
     _Family(
-        names=r"(anthropic/)?(claude-|(sonnet|opus|haiku|fable|best|default|opusplan)(\[|-|$))",
+        names=rf"claude-|{_ALIAS}",
         wire_formats=("anthropic",),
         runner="claude",
     ),
     _Family(
-        names=r"(openai/)?(gpt-|chatgpt-|codex-|o[0-9])",
+        names=r"gpt-|chatgpt-|codex-|o[0-9]",
         wire_formats=("responses", "chat"),
         runner="codex",
     ),
-    _Family(names=r"(google/)?gemini-", wire_formats=("gemini",), runner="gemini"),
+    _Family(names="gemini-", wire_formats=("gemini",), runner="gemini"),
 )
 
 
@@ -157,6 +160,8 @@ def wire_formats(runner: Runner, model: str) -> tuple[WireFormat, ...]:
     family = _family(model)
     if family is None:
         return runner.wire_formats
+    if re.match(_ALIAS, model) and not runner.abilities.knows_aliases:
+        return ()
     return tuple(each for each in runner.wire_formats if each in family.wire_formats)
 
 

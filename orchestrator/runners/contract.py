@@ -37,6 +37,8 @@ class Abilities(Frozen):
     decides_by_itself: bool = False
     """It is told agent.md's rules and asks only about what they say to ask about. Otherwise it asks
     about every call, and the engine decides."""
+    knows_aliases: bool = False
+    """It makes a model's name of "sonnet" and the like. Otherwise it takes full names."""
     counts_turns: bool = False
     """It ends by itself after max_turns. Otherwise the gateway ends it."""
     edits_input: bool = False

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.domain.agent import AgentSpec, RunnerWish
 from orchestrator.errors import AgentInvalid
 from orchestrator.runners.choice import choose
-from orchestrator.runners.contract import Runner, WireFormat
+from orchestrator.runners.contract import Abilities, Runner, WireFormat
 from orchestrator.runners.known import RUNNERS
 
 ALL = frozenset(("anthropic", "openai", "google"))
@@ -22,18 +22,19 @@ class Other:
 
     def __init__(self, name: str, default_model: str, *wire_formats: WireFormat) -> None:
         self.name, self.default_model, self.wire_formats = name, default_model, wire_formats
+        self.abilities = Abilities()
 
 
 FIVE: dict[str, Any] = {
     "claude": RUNNERS["claude"],
     "codex": RUNNERS["codex"],
-    "copilot": Other("copilot", "sonnet", "anthropic", "responses", "chat"),
+    "copilot": Other("copilot", "claude-s", "anthropic", "responses", "chat"),
     "gemini": Other("gemini", "gemini-3-pro", "gemini"),
-    "opencode": Other("opencode", "sonnet", "anthropic", "responses", "chat", "gemini"),
+    "opencode": Other("opencode", "claude-s", "anthropic", "responses", "chat", "gemini"),
 }
 
 CONFIG = [
-    {"name": "copilot", "priority": 2, "models": ["sonnet", "gpt-5.5"]},
+    {"name": "copilot", "priority": 2, "models": ["claude-s", "gpt-5.5"]},
     {"name": "codex", "priority": 1, "models": ["gpt-5.5"]},
     {"name": "opencode", "priority": 3},
 ]
@@ -90,16 +91,18 @@ NO_ANTHROPIC = ALL - {"anthropic"}
          ["codex llama-9 responses"], []),
         # by --runner
         ({}, "codex", None, ALL, [CODEX], []),
-        ({}, "copilot", None, ALL, ["copilot sonnet anthropic"], []),
+        ({}, "copilot", None, ALL, ["copilot claude-s anthropic"], []),
         ({"model": "sonnet"}, "codex", None, ALL, [CLAUDE], ["codex"]),
-        ({"model": "sonnet"}, "copilot", None, ALL, ["copilot sonnet anthropic", CLAUDE], []),
+        ({"model": "sonnet"}, "copilot", None, ALL, [CLAUDE], ["copilot"]),
+        ({"model": "claude-s"}, "copilot", None, ALL,
+         ["copilot claude-s anthropic", "claude claude-s anthropic"], []),
         ({"runner": ["claude", "codex"]}, "codex", None, ALL, [CODEX, CLAUDE], []),
         ({"runner": ["claude"]}, "codex", None, ALL, [CLAUDE], []),
         # by --runner-config
         ({"model": "gpt-5.5"}, None, CONFIG, ALL,
          [CODEX, "copilot gpt-5.5 responses", "opencode gpt-5.5 responses"], []),
-        ({"model": "sonnet"}, None, CONFIG, ALL,
-         ["copilot sonnet anthropic", "opencode sonnet anthropic"], ["codex"]),
+        ({"model": "claude-s"}, None, CONFIG, ALL,
+         ["copilot claude-s anthropic", "opencode claude-s anthropic"], ["codex"]),
         ({"model": "gpt-5.5"}, "copilot", CONFIG, ALL,
          ["copilot gpt-5.5 responses", CODEX, "opencode gpt-5.5 responses"], []),
         ({"model": "gemini-3-pro"}, "codex", CONFIG, ALL,
@@ -111,7 +114,7 @@ NO_ANTHROPIC = ALL - {"anthropic"}
         ({}, None, None, frozenset(), [CLAUDE], []),
         ({"runner": ["opencode"], "model": "llama-9"}, None, None, frozenset(("google",)),
          ["opencode llama-9 gemini"], []),
-        ({"model": "sonnet"}, None, CONFIG, NO_ANTHROPIC, ["copilot sonnet anthropic"],
+        ({"model": "claude-s"}, None, CONFIG, NO_ANTHROPIC, ["copilot claude-s anthropic"],
          ["codex", "opencode"]),
     ],
 )  # fmt: skip

@@ -76,7 +76,11 @@ class Claude:
 
     name = "claude"
     abilities = Abilities(
-        rehearses=True, decides_by_itself=True, counts_turns=True, edits_input=True
+        rehearses=True,
+        decides_by_itself=True,
+        knows_aliases=True,
+        counts_turns=True,
+        edits_input=True,
     )
     wire_formats: tuple[WireFormat, ...] = ("anthropic",)
     tools = CLAUDE_TOOLS

@@ -304,7 +304,7 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
         Row("mount", "a volume of its own -> /workspace, to read and write", warning=True),
         Row("mount", "a volume of its own -> /home/agent, to read and write", warning=True),
     ]
-    assert told[10:-7] == [
+    assert told[11:-7] == [
         Row("tools allowed", "Bash, Read"),
         Row("tools denied", "Write, Read"),
         Row("approval", "only a person allows: Bash"),
