@@ -13,7 +13,6 @@ import anyio
 import anyio.to_thread
 from pydantic import JsonValue
 
-from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.catalog import AgentsDir, Problem
 from orchestrator.catalog.problems import did_you_mean
 from orchestrator.catalog.rules_file import RulesFile
@@ -63,7 +62,6 @@ from orchestrator.runners.choice import RunnerWay, choose
 from orchestrator.runners.known import RUNNERS
 from orchestrator.settings import (
     Settings,
-    check_declared,
     environment,
     secret_environment,
 )
@@ -96,7 +94,9 @@ NOT_BUILT = "the agent image (not built yet; `{command}`)"
 
 @asynccontextmanager
 async def open_orchestrator(
-    settings: Settings, environ: Mapping[str, str] | None = None
+    settings: Settings,
+    environ: Mapping[str, str] | None = None,
+    agents: AgentsDir | None = None,
 ) -> AsyncIterator[Service]:
     """Everything that runs tasks. The engine is asked for when the first task needs it."""
     with Owner(settings.state_dir) as owner, open_store(settings, owner.id) as store:
@@ -141,7 +141,7 @@ async def open_orchestrator(
                     variables=variables,
                     ca_certificates=_ca_certificates(variables),
                 )
-                yield compose(settings, parts)
+                yield compose(settings, parts, agents)
         finally:
             await runtime.aclose()
 
@@ -166,9 +166,11 @@ class Parts:
     ca_certificates: str
 
 
-def compose(settings: Settings, parts: Parts) -> Service:
-    """The parts, put together; nothing is opened or started here."""
-    agents = open_agents(settings)
+def compose(settings: Settings, parts: Parts, agents: AgentsDir | None = None) -> Service:
+    """The parts, put together, with agents that are known already or looked for; nothing is opened
+    or started here.
+    """
+    agents = open_agents(settings) if agents is None else agents
     planner = Planner(
         catalog=agents.current,
         check_trust=open_trust(settings).check,
@@ -327,9 +329,11 @@ def _image_id(settings: Settings, image: str | None) -> str:
 
 
 @asynccontextmanager
-async def open_tasks(settings: Settings) -> AsyncIterator[tuple[Service, Tasks]]:
+async def open_tasks(
+    settings: Settings, agents: AgentsDir | None = None
+) -> AsyncIterator[tuple[Service, Tasks]]:
     """An orchestrator, and the runs that go on in it by themselves."""
-    async with open_orchestrator(settings) as service, Tasks(service) as tasks:
+    async with open_orchestrator(settings, agents=agents) as service, Tasks(service) as tasks:
         yield service, tasks
 
 
@@ -346,19 +350,6 @@ def runner_wish(settings: Settings) -> RunnerWish:
     path = settings.runner_config
     config = None if path is None else read_runner_config(path)
     return RunnerWish(preferred=settings.runner, config=config)
-
-
-def own_caller(settings: Settings, named: str | None = None) -> str:
-    """Who calls through this process, by its user's own hand or by a client that he started; an
-    empty name is none, and not who it would be without a word.
-    """
-    if named:
-        check_declared(settings, named, "--caller")
-    return known_caller(
-        settings.named_caller if named is None else named,
-        settings.caller if named is None else DEFAULT_CALLER,
-        deny_missing=settings.deny_on_missing_caller,
-    )
 
 
 class ShownPlan(NamedTuple):

@@ -12,7 +12,7 @@ import anyio
 from orchestrator.domain.container import MIB
 from orchestrator.domain.result import ChangedFile, Reason, RunResult, RunStatus, TriedRunner, Usage
 from orchestrator.domain.task import Task
-from orchestrator.domain.words import ended_as
+from orchestrator.domain.words import CANCELLED, ended_as
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.prepared import Prepared
@@ -27,8 +27,6 @@ from orchestrator.store.session_rows import SessionKey
 
 MAX_ERRANDS = 32
 """Tasks that one run may hand to others."""
-
-CANCELLED = "the caller cancelled the run"
 
 WENT_ON = (
     "the orchestrator was killed while the run waited; the agent went on in its session, with what "

@@ -88,7 +88,7 @@ def _caller(settings: Settings, named: str | None, agent: str) -> str:
     """Who asks; that it was nobody is in the audit before it is refused."""
     import anyio
 
-    from orchestrator.app import own_caller
+    from orchestrator.access import own_caller
     from orchestrator.errors import CallerMissing
     from orchestrator.state import note_decision
 
