@@ -6,13 +6,18 @@ line Python itself starts, for some 20 ms, and has its own way.)
 """
 
 import _signal  # type: ignore[import-not-found]  # not `signal`, which loads others first
+import sys
 
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # not one that nohup started
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 
 def main() -> None:
-    """Load the command line, and hand over."""
+    """Load the command line, and hand over; a server whose client waits is served without it."""
+    if sys.argv[1:2] == ["serve"]:
+        from orchestrator.surfaces.cli.serving import serve_at_once  # noqa: PLC0415 after the above
+
+        serve_at_once(sys.argv[1:])
     from orchestrator.surfaces.cli.main import main as command_line  # noqa: PLC0415 after the above
 
     command_line()

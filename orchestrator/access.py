@@ -12,6 +12,7 @@ from orchestrator.domain.task import Wish
 from orchestrator.domain.tool_lock import is_tool_name
 from orchestrator.domain.tool_use import ServerUse, Verdict
 from orchestrator.errors import CallerMissing, CallerRefused, RunRefused
+from orchestrator.settings import Settings, check_declared
 
 DEFAULT_CALLER = "default"
 """Who calls without a name: may run the agents that list this name, and no others."""
@@ -49,6 +50,19 @@ def known_caller(named: str, otherwise: str, *, deny_missing: bool) -> str:
             "of ORCHESTRATOR_HTTP_TOKENS"
         )
     return otherwise
+
+
+def own_caller(settings: Settings, named: str | None = None) -> str:
+    """Who calls through this process, by its user's own hand or by a client that he started; an
+    empty name is none, and not who it would be without a word.
+    """
+    if named:
+        check_declared(settings, named, "--caller")
+    return known_caller(
+        settings.named_caller if named is None else named,
+        settings.caller if named is None else DEFAULT_CALLER,
+        deny_missing=settings.deny_on_missing_caller,
+    )
 
 
 def misspelt(name: str, known: Iterable[str], *, declared: bool) -> str:

@@ -13,7 +13,6 @@ import anyio
 import anyio.to_thread
 from pydantic import JsonValue
 
-from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.catalog import AgentsDir, Problem
 from orchestrator.catalog.problems import did_you_mean
 from orchestrator.catalog.rules_file import RulesFile
@@ -53,16 +52,16 @@ from orchestrator.errors import (
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.model.credential import all_credentials
 from orchestrator.gateway.model.scripted import ScriptedModel, load_script
-from orchestrator.gateway.model.service import open_model_service
+from orchestrator.gateway.model.service import missing_credential, open_model_service
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.gateway.tools.pool import CallFailed, Sharers, WantedServer
 from orchestrator.plain_yaml import shortened
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
+from orchestrator.runners.choice import RunnerWay, choose
 from orchestrator.runners.known import RUNNERS
 from orchestrator.settings import (
     Settings,
-    check_declared,
     environment,
     secret_environment,
 )
@@ -95,7 +94,9 @@ NOT_BUILT = "the agent image (not built yet; `{command}`)"
 
 @asynccontextmanager
 async def open_orchestrator(
-    settings: Settings, environ: Mapping[str, str] | None = None
+    settings: Settings,
+    environ: Mapping[str, str] | None = None,
+    agents: AgentsDir | None = None,
 ) -> AsyncIterator[Service]:
     """Everything that runs tasks. The engine is asked for when the first task needs it."""
     with Owner(settings.state_dir) as owner, open_store(settings, owner.id) as store:
@@ -131,7 +132,7 @@ async def open_orchestrator(
                     alive=owner.alive,
                     runtime=runtime,
                     engine=runtime,
-                    gateway=Gateway(models, dialer, script_of),
+                    gateway=Gateway(models, dialer, script_of, scripted=settings.scripted),
                     copies=copies,
                     secret_store=secret_store,
                     sessions=sessions,
@@ -140,7 +141,7 @@ async def open_orchestrator(
                     variables=variables,
                     ca_certificates=_ca_certificates(variables),
                 )
-                yield compose(settings, parts)
+                yield compose(settings, parts, agents)
         finally:
             await runtime.aclose()
 
@@ -165,9 +166,11 @@ class Parts:
     ca_certificates: str
 
 
-def compose(settings: Settings, parts: Parts) -> Service:
-    """The parts, put together; nothing is opened or started here."""
-    agents = open_agents(settings)
+def compose(settings: Settings, parts: Parts, agents: AgentsDir | None = None) -> Service:
+    """The parts, put together, with agents that are known already or looked for; nothing is opened
+    or started here.
+    """
+    agents = open_agents(settings) if agents is None else agents
     planner = Planner(
         catalog=agents.current,
         check_trust=open_trust(settings).check,
@@ -176,6 +179,9 @@ def compose(settings: Settings, parts: Parts) -> Service:
         copies=parts.copies,
         secret_store=parts.secret_store,
         memory=_memory(settings),
+        choose=partial(
+            choose, runners=RUNNERS, lacks=parts.gateway.lacks, wish=runner_wish(settings)
+        ),
         read_files=partial(agent_files, settings),
         ca_certificates=parts.ca_certificates,
     )
@@ -323,9 +329,11 @@ def _image_id(settings: Settings, image: str | None) -> str:
 
 
 @asynccontextmanager
-async def open_tasks(settings: Settings) -> AsyncIterator[tuple[Service, Tasks]]:
+async def open_tasks(
+    settings: Settings, agents: AgentsDir | None = None
+) -> AsyncIterator[tuple[Service, Tasks]]:
     """An orchestrator, and the runs that go on in it by themselves."""
-    async with open_orchestrator(settings) as service, Tasks(service) as tasks:
+    async with open_orchestrator(settings, agents=agents) as service, Tasks(service) as tasks:
         yield service, tasks
 
 
@@ -344,19 +352,6 @@ def runner_wish(settings: Settings) -> RunnerWish:
     return RunnerWish(preferred=settings.runner, config=config)
 
 
-def own_caller(settings: Settings, named: str | None = None) -> str:
-    """Who calls through this process, by its user's own hand or by a client that he started; an
-    empty name is none, and not who it would be without a word.
-    """
-    if named:
-        check_declared(settings, named, "--caller")
-    return known_caller(
-        settings.named_caller if named is None else named,
-        settings.caller if named is None else DEFAULT_CALLER,
-        deny_missing=settings.deny_on_missing_caller,
-    )
-
-
 class ShownPlan(NamedTuple):
     """What a run would launch, with stand-ins for all values that are the run's or secret."""
 
@@ -368,6 +363,10 @@ class ShownPlan(NamedTuple):
     trust: ShownTrust
     brokered: tuple[Brokered, ...] = ()
     """Servers outside that it uses, and what they were pinned with."""
+    next_ways: tuple[RunnerWay, ...] = ()
+    """Runners that would go on where the first cannot."""
+    passed_over: tuple[str, ...] = ()
+    """Runners that would not be tried, and why."""
 
 
 class ShownTrust(NamedTuple):
@@ -406,6 +405,12 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
         copies=open_copies(settings),
         secret_store=_secret_store(settings),
         memory=_memory(settings),
+        choose=partial(
+            choose,
+            runners=RUNNERS,
+            lacks=partial(missing_credential, settings),
+            wish=await anyio.to_thread.run_sync(runner_wish, settings),
+        ),
         read_files=partial(agent_files, settings),
         ca_certificates=_ca_certificates(environ),
     )
@@ -419,7 +424,11 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
         wants=trust.wants(agent, agents, workspace),
         command=trust_command(trust.agents_dir),
     )
-    return ShownPlan(plan, prepared.labels, unset, shown_trust, prepared.brokered)
+    return ShownPlan(
+        *(plan, prepared.labels, unset, shown_trust, prepared.brokered),
+        next_ways=prepared.others,
+        passed_over=prepared.passed_over,
+    )
 
 
 @dataclass(frozen=True)

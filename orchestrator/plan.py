@@ -34,6 +34,7 @@ from orchestrator.domain.tool_lock import Brokered, definition_tokens
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.domain.variables import expand, needed, variables
 from orchestrator.errors import MountRefused
+from orchestrator.runners.choice import RunnerWay, ways_of
 from orchestrator.runners.contract import LaunchTerms
 from orchestrator.runners.known import RUNNERS
 from orchestrator.runners.launching import AGENT_PATH
@@ -102,6 +103,8 @@ class Plan(Frozen):
     task: Task
     container: ContainerSpec
     launch: Launch
+    way: RunnerWay
+    """The runner that was chosen, and the model that it has."""
     timeout_seconds: float
     first_message: str
     agent_files: tuple[File, ...] = ()
@@ -126,6 +129,7 @@ def plan(
     token: str,
     exposed: Mapping[str, str] | None = None,
     *,
+    way: RunnerWay | None = None,
     brokered: Sequence[Brokered] = (),
     memory: str = "",
     conversation: str = "",
@@ -133,10 +137,11 @@ def plan(
 ) -> Plan:
     """What to make and what to run in it. MountRefused if the workspace cannot be as asked.
 
-    `exposed` are the secrets that agent.md lets into the container, by their names; `brokered` are
-    the servers outside that it uses; `memory` is what the agent is told of earlier days,
-    `conversation` the one to begin or to take up again.
+    `exposed` are the secrets that agent.md lets into the container, by their names; `way` is the
+    runner that was chosen; `brokered` are the servers outside that it uses; `memory` is what the
+    agent is told of earlier days, `conversation` the one to begin or to take up again.
     """
+    way = way or usual_way(agent)
     timeout = min(agent.timeout_ms / 1000, task.timeout_seconds or float("inf"))
     values = exposed or {}
     env = {key: expand(value, environ) for key, value in agent.env.items()}
@@ -144,6 +149,7 @@ def plan(
     terms = LaunchTerms(
         base_url=MODEL_URL,
         token=token,
+        wire_format=way.wire_format,
         env=env,
         mcp_servers=tuple(_expanded(server, environ) for server in agent.mcp_servers),
         tool_urls={use.use: f"{TOOLS_URL}/{use.use}" for use in agent.server_uses},
@@ -157,7 +163,7 @@ def plan(
         files=surroundings.files(agent, place.ca_certificates),
         more_folders=(AGENT_FILES,) if agent.files else (),
     )
-    launch = RUNNERS[agent.runner].launch(_told(without_brokered_asks(agent)), terms)
+    launch = RUNNERS[way.runner].launch(_told(without_brokered_asks(agent)), terms)
     resources = agent.resources
     container = ContainerSpec(
         image=agent.image or place.image,
@@ -184,10 +190,16 @@ def plan(
         task=task,
         container=container,
         launch=launch,
+        way=way,
         timeout_seconds=timeout,
         first_message=task.message,
         agent_files=place.agent_files,
     )
+
+
+def usual_way(agent: AgentSpec) -> RunnerWay:
+    """What an agent runs on where the operator says nothing of runners, and lacks nothing."""
+    return ways_of(agent, RUNNERS).candidates[0]
 
 
 def doubts(agent: AgentSpec, task: Task) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.access import check_caller, known_caller, misspelt
-from orchestrator.app import own_caller
+from orchestrator.access import check_caller, known_caller, misspelt, own_caller
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.errors import CallerMissing, CallerRefused, OperatorError
 from orchestrator.settings import Settings, read_settings

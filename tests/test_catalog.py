@@ -146,6 +146,7 @@ def test_every_field_of_a_full_file_is_read(tmp_path: Path) -> None:
         output_schema={"type": "object"},
         model="opus",
         image="mine:3",
+        runner=("claude",),
         workspace=Workspace(mode="rw"),
         network=Network(
             mode="allow",

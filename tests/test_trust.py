@@ -105,7 +105,7 @@ INSIDE_SERVER = {
 }
 INSIDE = {
     *("name", "description", "prompt", "session", "memory", "warm", "timeout_ms", "model"),
-    *("output_schema", "output_format", "runner", "ask", "resources", "max_turns"),
+    *("output_schema", "output_format", "runner", "models", "ask", "resources", "max_turns"),
     *("max_budget_usd", "retries", "files"),
 }
 

@@ -115,6 +115,9 @@ def _spelled_out(value: dict[str, object], problems: Problems) -> dict[str, obje
         del fields["model"]
     if "maxTurns" in fields and "max_turns" not in fields:
         fields["max_turns"] = moved(fields, ("maxTurns",), ("max_turns",), problems)
+    if isinstance(fields.get("runner"), str):
+        problems.lines[("runner", 0)] = problems.line_of(("runner",))
+        fields["runner"] = [fields["runner"]]
     _spell_tools(fields, problems)
     _part_servers(fields, problems)
     spell_network(fields, problems)

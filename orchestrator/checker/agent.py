@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from orchestrator.gateway.model.money.price_table import TABLE
 from orchestrator.gateway.model.money.prices import is_listed, undecorated
 from orchestrator.plain_yaml import Loc, shortened
 from orchestrator.plan import Place, plan, shown_variables
+from orchestrator.runners.choice import RunnerWay, ways_of
 from orchestrator.runners.contract import PARENT
 from orchestrator.runners.known import RUNNERS
 from orchestrator.tool_rules import use_problems
@@ -65,6 +66,7 @@ class AgentChecker:
         yield from _subagent_remarks(agent, catalog)
         yield from self._caller_remarks(agent, catalog)
         yield from _model_remarks(agent)
+        yield from _runner_remarks(agent)
         if agent.warm and any(secret.expose for secret in agent.secrets):
             message = (
                 "does nothing: a secret enters this agent's container, so none can wait; remove "
@@ -135,7 +137,11 @@ def _is_beside(folder: Path, text: str) -> bool:
 
 def _variable_remarks(agent: AgentSpec) -> Iterator[Remark]:
     around = surroundings.variables(agent)
-    is_own_variable = RUNNERS[agent.runner].is_own_variable
+    runners = [RUNNERS[way.runner] for way in _ways(agent)]
+
+    def is_own_variable(name: str, own: Mapping[str, str]) -> bool:
+        return any(runner.is_own_variable(name, own) for runner in runners)
+
     message = "is set by the orchestrator itself; remove it"
     for name in agent.env:
         if is_own_variable(name, around):
@@ -213,13 +219,44 @@ def _model_remarks(agent: AgentSpec) -> Iterator[Remark]:
     yield Remark(("model",), message, stops=False)
 
 
+def _runner_remarks(agent: AgentSpec) -> Iterator[Remark]:
+    """Runners that cannot be had, and what those that can be cannot do."""
+    try:
+        choice = ways_of(agent, RUNNERS)
+    except AgentInvalid as exc:
+        yield Remark(("runner",) if agent.runner else ("model",), str(exc))
+        return
+    for line in choice.passed_over:
+        yield Remark(("runner",), f"does nothing for {line}", stops=False)
+    for name in agent.models:
+        if name not in agent.runner:
+            message = f"does nothing: {name} is not under runner; add it there, or remove this"
+            yield Remark(("models", name), message, stops=False)
+    if len(agent.runner) > 1 and agent.session.keep:
+        message = (
+            "a session stays with the CLI that began it, so the next runner goes on only where the "
+            "first has no credential; write one, or remove `session`"
+        )
+        yield Remark(("runner",), message, stops=False)
+
+
+def _ways(agent: AgentSpec) -> tuple[RunnerWay, ...]:
+    try:
+        return ways_of(agent, RUNNERS).candidates
+    except AgentInvalid:
+        return ()
+
+
 def _launch_remarks(agent: AgentSpec) -> Iterator[Remark]:
     """What the launch itself refuses, and has not been found before."""
     if any(_variable_remarks(agent)) or any(_server_remarks(agent)):
         return
     shown, _ = shown_variables(agent, {})
     exposed = {secret.name: secret.name for secret in agent.secrets}
-    try:
-        plan(agent, Task(agent=agent.name, prompt="-"), Place(image="-"), shown, "-", exposed)
-    except AgentInvalid as exc:
-        yield Remark((), str(exc))
+    task, place = Task(agent=agent.name, prompt="-"), Place(image="-")
+    for way in _ways(agent):
+        try:
+            plan(agent, task, place, shown, "-", exposed, way=way)
+        except AgentInvalid as exc:
+            yield Remark((), str(exc))
+            return

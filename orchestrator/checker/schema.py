@@ -23,6 +23,7 @@ from orchestrator.domain.agent import (
     Network,
     Permissions,
     Resources,
+    RunnerName,
     Secret,
     Session,
     Workspace,
@@ -83,6 +84,7 @@ def _add_spellings(fields: dict[str, Schema], nouns: dict[str, Schema]) -> None:
         ("workspace", {"enum": nouns["Workspace"]["properties"]["mode"]["enum"]}),
         ("ask", {"enum": nouns["Asking"]["properties"]["whom"]["enum"]}),
         ("approval", {"enum": list(get_args(Verdict))}),
+        ("runner", {"enum": list(get_args(RunnerName))}),
     ):
         described = fields[name].pop("description", "")
         fields[name].pop("default", None)

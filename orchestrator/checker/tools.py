@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.catalog import Remark
 from orchestrator.catalog.problems import NEAR_ENOUGH, did_you_mean
-from orchestrator.domain.agent import AgentSpec
+from orchestrator.domain.agent import DEFAULT_RUNNER, AgentSpec
+from orchestrator.errors import AgentInvalid
 from orchestrator.plain_yaml import Loc, shortened
-from orchestrator.runners.contract import PARENT
+from orchestrator.runners.choice import ways_of
+from orchestrator.runners.contract import PARENT, Runner
 from orchestrator.runners.known import RUNNERS
 from orchestrator.runners.rule_names import (
     MCP,
@@ -41,26 +43,47 @@ NOT_IN_OUR_IMAGE = frozenset(
 
 def tool_remarks(agent: AgentSpec, *, own_image: bool = True) -> Iterator[Remark]:
     """Rules that name nothing, or what cannot work; servers whose program is not there."""
-    servers = server_names(agent)
+    servers, runners = server_names(agent), _runners(agent)
     for field, rules in (("allow", agent.permissions.allow), ("deny", agent.permissions.deny)):
         for at, rule in enumerate(rules):
             loc: Loc = ("permissions", field, at)
-            yield from _rule_remarks(rule, loc, servers, agent, opens=field == "allow")
-    yield from _approval_remarks(agent, servers)
+            yield from _rule_remarks(rule, loc, servers, agent, runners, opens=field == "allow")
+    yield from _approval_remarks(agent, servers, runners)
     if agent.network.mode == "none" and not any(secret.hosts for secret in agent.secrets):
         yield from _offline_remarks(agent)
     if own_image and agent.image is None:
         yield from _program_remarks(agent)
 
 
+def _runners(agent: AgentSpec) -> list[Runner]:
+    """Those that the agent could run on; of one that has none, the usual one."""
+    try:
+        ways = ways_of(agent, RUNNERS).candidates
+    except AgentInvalid:
+        return [RUNNERS[DEFAULT_RUNNER]]
+    return [RUNNERS[way.runner] for way in ways]
+
+
 def _rule_remarks(
-    rule: str, loc: Loc, servers: Sequence[str], agent: AgentSpec, *, opens: bool
+    rule: str,
+    loc: Loc,
+    servers: Sequence[str],
+    agent: AgentSpec,
+    runners: Sequence[Runner],
+    *,
+    opens: bool,
 ) -> Iterator[Remark]:
     """What is wrong with the tool of a rule. One that only opens less is told; one that would
     close less than its author thinks stops the agent.
     """
-    tool, tools = rule_tool(rule), RUNNERS[agent.runner].tools
-    if has_tool(tools, tool, servers):
+    tool = rule_tool(rule)
+    lacking = [each.tools for each in runners if not has_tool(each.tools, tool, servers)]
+    if not lacking:
+        return
+    tools = lacking[0]
+    if len(lacking) < len(runners) or tool in RUNNERS[DEFAULT_RUNNER].tools.built_in:
+        how = tools.former.get(tool, "the rule changes nothing there")
+        yield Remark(loc, f"{tools.version} has no tool {tool}; {how}", stops=False)
         return
     if tool.startswith(MCP):
         yield Remark(loc, _no_server(tool, servers, agent))
@@ -94,14 +117,16 @@ def _no_server(tool: str, servers: Sequence[str], agent: AgentSpec) -> str:
     return f"mcp_servers has no '{shortened(name)}' ({there}); add it there, or remove this rule"
 
 
-def _approval_remarks(agent: AgentSpec, servers: Sequence[str]) -> Iterator[Remark]:
+def _approval_remarks(
+    agent: AgentSpec, servers: Sequence[str], runners: Sequence[Runner]
+) -> Iterator[Remark]:
     for rule, verdict in agent.approval.items():
         if rule == "*":
             continue
         loc: Loc = ("approval", rule)
-        wrong = list(_rule_remarks(rule, loc, servers, agent, opens=False))
+        wrong = list(_rule_remarks(rule, loc, servers, agent, runners, opens=False))
         yield from wrong
-        if wrong or _is_allowed(rule_tool(rule), agent, servers):
+        if wrong or _is_allowed(rule_tool(rule), agent, servers, runners):
             continue
         tool = rule_tool(rule)
         what = (
@@ -113,8 +138,12 @@ def _approval_remarks(agent: AgentSpec, servers: Sequence[str]) -> Iterator[Rema
         yield Remark(loc, f"{what}; add {tool} there, or remove this", stops=False)
 
 
-def _is_allowed(tool: str, agent: AgentSpec, servers: Sequence[str]) -> bool:
-    other_names = RUNNERS[agent.runner].tools.other_names
+def _is_allowed(
+    tool: str, agent: AgentSpec, servers: Sequence[str], runners: Sequence[Runner]
+) -> bool:
+    other_names = {
+        name: known for each in runners for name, known in each.tools.other_names.items()
+    }
     allowed = {rule_tool(rule) for rule in agent.permissions.allow}
     if tool in allowed or other_names.get(tool) in allowed:
         return True

@@ -17,7 +17,10 @@ from orchestrator.domain.names import Name
 from orchestrator.domain.tool_use import ServerUse, Verdict
 from orchestrator.domain.variables import Template
 
-DEFAULT_RUNNER: Literal["claude"] = "claude"
+RunnerName = Literal["claude", "codex", "copilot", "gemini", "opencode"]
+"""An agent CLI."""
+
+DEFAULT_RUNNER: RunnerName = "claude"
 
 RULE = r"[A-Za-z][A-Za-z0-9_*-]*(\([^()]+\))?"
 
@@ -38,6 +41,12 @@ def _check_rule(text: str) -> str:
 
 def _check_pattern(text: str) -> str:
     return text if text == "*" else _check_rule(text)
+
+
+def _each_once(names: tuple[RunnerName, ...]) -> tuple[RunnerName, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("names a runner more than once")
+    return names
 
 
 VARIABLE_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -399,8 +408,11 @@ class AgentSpec(Frozen):
     """An alias such as "sonnet", or a model's full name."""
     image: Annotated[str, StringConstraints(min_length=1)] | None = None
     """An image built on ours; None is ours."""
-    runner: Literal["claude"] = DEFAULT_RUNNER
-    """The agent CLI that does the work."""
+    runner: Annotated[tuple[RunnerName, ...], AfterValidator(_each_once)] = ()
+    """The agent CLI that does the work; several, and the next goes on where one has no credential
+    or its model takes no more. None: it is chosen by the model."""
+    models: dict[RunnerName, Annotated[str, StringConstraints(min_length=1)]] = {}
+    """Models for runners that cannot have `model`."""
     workspace: Workspace = Field(default_factory=_writes)
     """How a directory that the caller names is shown to the agent, at /workspace."""
     ask: Asking = Asking()

@@ -21,6 +21,7 @@ EventKind = Literal[
     "model_request",  # data = status, model, ..., cost_usd, estimated_usd, unanswered
     "api_retry",  # the CLI asks the model again: data = attempt, status
     "schema_failed",  # the answer breaks the schema: data = errors
+    "fallback",  # a runner could not go on, and another does: data = runner, next, reason
     "nudged",  # told to finish, since time is nearly up
     "interrupted",  # stopped in the middle of a turn
     "egress",  # a connection or request through the gateway: data = host, port, rule, bytes

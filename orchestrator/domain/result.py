@@ -96,6 +96,18 @@ class Usage(Spent):
         return Usage.model_validate(sums)
 
 
+class TriedRunner(Frozen):
+    """A runner that a run began on and that could not go on."""
+
+    runner: str
+    model: str
+    reason: Reason
+    message: str = ""
+    cost_usd: float = 0.0
+    """Of the run's own: what it had cost there."""
+    estimated_usd: float = 0.0
+
+
 class ChangedFile(Frozen):
     """One thing that differs between the workspace and the agent's copy."""
 
@@ -137,6 +149,10 @@ class RunResult(Frozen):
     """The same of `estimated_usd`."""
     usage: Usage = Usage()
     model: str = ""
+    runner: str = ""
+    """The agent CLI that it ran on, at last."""
+    tried: tuple[TriedRunner, ...] = ()
+    """Those before that could not go on, in order; what they cost is in the figures above."""
     session_id: str = ""
     """What the CLI calls the conversation."""
     session: str = ""

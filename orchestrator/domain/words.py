@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+# Why runs are cancelled, as their results say it.
+
+CANCELLED = "the caller cancelled the run"
+
+STOPPED = "the orchestrator was stopped"
+
+CLIENT_LEFT = "the client went away"
+
+CONNECTION_CLOSED = "the connection was closed on which the caller waited for the run"
+"""Where that is how a client takes a call back: it cannot be told from one that broke."""
+
 
 def counted(number: int, noun: str) -> str:
     """1 file, 2 files."""

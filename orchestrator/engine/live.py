@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import anyio
 
 from orchestrator.domain.container import MIB
-from orchestrator.domain.result import ChangedFile, Reason, RunResult, RunStatus, Usage
+from orchestrator.domain.result import ChangedFile, Reason, RunResult, RunStatus, TriedRunner, Usage
 from orchestrator.domain.task import Task
-from orchestrator.domain.words import ended_as
+from orchestrator.domain.words import CANCELLED, ended_as
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.prepared import Prepared
@@ -27,8 +27,6 @@ from orchestrator.store.session_rows import SessionKey
 
 MAX_ERRANDS = 32
 """Tasks that one run may hand to others."""
-
-CANCELLED = "the caller cancelled the run"
 
 WENT_ON = (
     "the orchestrator was killed while the run waited; the agent went on in its session, with what "
@@ -93,6 +91,15 @@ class LiveRun:
     _stage: Stage | None = None
     """While its agent can be spoken to."""
 
+    tried: list[TriedRunner] = field(default_factory=list)
+    """Runners that could not go on."""
+    used_before: Usage = field(default_factory=Usage)
+    """What it had used on those."""
+    handed_on: bool = False
+    """What the agent had changed in its copy there is put into the next one."""
+    elsewhere: bool = False
+    """It failed for a reason that may not hold for another provider's model."""
+
     # How it ends, and what comes of it; filled in as it goes on
 
     status: RunStatus = "failed"
@@ -151,6 +158,39 @@ class LiveRun:
 
     def fail(self, reason: Reason, message: str, status: RunStatus = "failed") -> None:
         self.status, self.reason, self.message = status, reason, message
+
+    @property
+    def may_go_elsewhere(self) -> bool:
+        """Another runner could go on with it, in the time and for the money that are left."""
+        if self.status == "completed" or not self.elsewhere or self.hurried:
+            return False
+        broke = self.budget_left is not None and self.budget_left <= 0
+        late = self.clock.spent >= self.clock.seconds
+        return bool(self.prepared.others) and not broke and not late
+
+    def go_elsewhere(self, prepared: Prepared) -> None:
+        """Begin again on the next runner."""
+        way, usage = self.prepared.way, self.usage
+        tried = TriedRunner(
+            runner=way.runner,
+            model=way.model,
+            reason=self.reason,
+            message=self.record.clean(self.message),
+            cost_usd=0.0 if self.scripted else round(usage.cost_usd, 6),
+            estimated_usd=0.0 if self.scripted else round(usage.estimated_usd, 6),
+        )
+        self.tried.append(tried)
+        self.record.note(
+            "fallback",
+            f"{way.runner} cannot go on ({tried.message}); {prepared.way.runner} does",
+            runner=way.runner,
+            next=prepared.way.runner,
+            reason=tried.reason,
+        )
+        self.used_before, self.usage = self.used_before.plus(usage), Usage()
+        self.prepared = prepared
+        self.status, self.reason, self.message = "failed", "machinery", ""
+        self.elsewhere, self.steered, self.nudged = False, 0, False
 
     def new_attempt(self) -> None:
         """The agent begins a turn that may be the answer."""
@@ -276,16 +316,19 @@ class LiveRun:
 
     @property
     def own_budget_usd(self) -> float | None:
-        """What is left of it for the agent itself after an earlier life."""
-        if self.budget_usd is None or self.before is None:
-            return self.budget_usd
-        spent = self.before.usage.budgeted_usd + self.before.others.budgeted_usd
+        """What is left of it for the agent itself, after an earlier life and other runners."""
+        if self.budget_usd is None:
+            return None
+        spent = self.used_before.budgeted_usd
+        if self.before is not None:
+            spent += self.before.usage.budgeted_usd + self.before.others.budgeted_usd
         return max(0.0, self.budget_usd - spent)
 
     @property
     def total_usage(self) -> Usage:
-        """What it has used, with its earlier life."""
-        return self.usage if self.before is None else self.usage.plus(self.before.usage)
+        """What it has used, with its earlier life and on other runners."""
+        usage = self.usage.plus(self.used_before)
+        return usage if self.before is None else usage.plus(self.before.usage)
 
     @property
     def spent_usd(self) -> float:
@@ -295,6 +338,7 @@ class LiveRun:
     def family(self) -> Iterator[Usage]:
         """What it has used so far, and all that it has handed to others; each once."""
         yield self.usage if self._stage is None else self._stage.reach.model.bill.usage
+        yield self.used_before
         if self.before is not None:
             yield from (self.before.usage, self.before.others)
         for errand in self.errands:

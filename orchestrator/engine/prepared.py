@@ -15,6 +15,9 @@ from orchestrator.domain.tool_lock import Brokered
 from orchestrator.engine.sessions.memory import MemoryText
 from orchestrator.engine.spares.spare import spare_key, takes_spares
 from orchestrator.plan import STAND_IN_CONVERSATION, STAND_IN_TOKEN, Place, Plan, plan
+from orchestrator.runners.choice import RunnerWay
+from orchestrator.runners.contract import Runner
+from orchestrator.runners.known import RUNNERS
 from orchestrator.store.session_rows import SessionKey
 
 
@@ -30,6 +33,12 @@ class Prepared:
     values: Mapping[str, SecretStr]
     """Of the agent's secrets, by their names."""
     memory: MemoryText
+    way: RunnerWay
+    """The runner that was chosen; the agent's model is the one that it has there."""
+    others: tuple[RunnerWay, ...] = ()
+    """Those that could go on where it cannot, in order."""
+    passed_over: tuple[str, ...] = ()
+    """Which runners were not taken, and why."""
     brokered: tuple[Brokered, ...] = ()
     """The servers outside that its agent uses."""
     versions: tuple[str, ...] = ()
@@ -59,11 +68,16 @@ class Prepared:
             self.variables,
             token,
             {name: value.get_secret_value() for name, value in self.values.items()},
+            way=self.way,
             brokered=self.brokered,
             memory=self.memory.briefing,
             conversation=conversation,
             resume=resume,
         )
+
+    @property
+    def runner(self) -> Runner:
+        return RUNNERS[self.way.runner]
 
     @property
     def labels(self) -> dict[str, str]:

@@ -28,7 +28,6 @@ from orchestrator.engine.workspaces.checkpoints import keep_checkpoints
 from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.engine.workspaces.second_wires import SecondWires
 from orchestrator.errors import CallerError, OrchestratorError
-from orchestrator.runners.known import RUNNERS
 from orchestrator.runners.rule_names import without_brokered_asks
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.workspace.reading.tree import Snapshot
@@ -43,6 +42,8 @@ EDIT_REFUSED = (
     "the input was edited, and agent.md denies some uses of this tool, which cannot be checked for "
     "an edited one; do without it"
 )
+
+CANNOT_EDIT = "the input was edited, and this CLI takes no other than its own; do without it"
 
 NOT_ASKED = "the caller could not be asked to approve this call; do without it"
 
@@ -69,7 +70,7 @@ async def execute(
                 stage = await held.enter_async_context(staged)
                 try:
                     with live.on_stage(stage):
-                        record.note("started", f"{plan.launch.argv[0]} in {stage.container.name}")
+                        record.note("started", f"{plan.way.runner} in {stage.container.name}")
                         # Copied while the CLI starts. Held until after the clock has stopped: the
                         # agent's changes are read back even if its time is up.
                         copied = _copied_workspace(live, stage, copies)
@@ -115,6 +116,8 @@ async def _copied_workspace(
         yield None
         return
     snapshot = await copies.bring(plan.copied_workspace, plan.agent, stage.container, record)
+    if live.handed_on:
+        live.handed_on = await copies.carry_over(plan.task.run_id, stage.container, record)
     try:
         yield snapshot
     finally:
@@ -165,6 +168,7 @@ class _Approvals:
 
     def __init__(self, live: LiveRun, conversation: Conversation, tasks: TaskGroup) -> None:
         self.agent = without_brokered_asks(live.plan.agent)
+        self._abilities = live.prepared.runner.abilities
         self._desk = live.desk
         self._record = live.record
         self._conversation = conversation
@@ -184,7 +188,10 @@ class _Approvals:
             allowed, edited, why = False, None, NOT_ASKED
         else:
             allowed, edited, why = decided.approved, decided.new_input, decided.message
-        if edited is not None and _is_denied_in_part(self.agent, asked.tool):
+        if edited is not None and not self._abilities.edits_input:
+            allowed, why = False, CANNOT_EDIT
+            self._record.note("warning", why, call_id=asked.call_id)
+        elif edited is not None and _is_denied_in_part(self.agent, asked.tool):
             # The CLI checks no rule for an edited input; we cannot check them as it does.
             allowed, why = False, EDIT_REFUSED
             self._record.note("warning", why, call_id=asked.call_id)
@@ -234,7 +241,7 @@ async def _tell_failed_servers(live: LiveRun, stage: Stage) -> None:
     failed = [name for name in own if name in conversation.failed_servers]
     with anyio.move_on_after(SERVER_LOG_SECONDS, shield=bool(failed)):
         for name in failed:
-            log_file = RUNNERS[agent.runner].server_log(name)
+            log_file = live.prepared.runner.server_log(name)
             look = Launch(argv=("head", "-c", str(SERVER_LOG_BYTES), log_file), errand=True)
             try:
                 read = (await stage.container.run(look)).stdout
@@ -283,6 +290,8 @@ async def conclude(live: LiveRun) -> RunResult:
         "status": live.status,
         "reason": live.reason,
         "attempts": live.attempts,
+        "runner": plan.way.runner,
+        "tried": tuple(live.tried),
         "duration_ms": int((time.monotonic() - live.began) * 1000),
         "scripted": live.scripted,
         **_money(live),

@@ -166,7 +166,7 @@ class Service:
         await self.store.add_run(task)
         scripted = {"scripted": True} if self._scripted else {}
         live.record.note("queued", f"{task.agent} for {task.caller}", **scripted)
-        for doubt in (*self._doubts(agent.name), *doubts(agent, task)):
+        for doubt in (*self._doubts(agent.name), *doubts(agent, task), *prepared.passed_over):
             live.record.note("warning", doubt)
         return live
 
@@ -398,6 +398,20 @@ class Service:
         live.record.add_secrets(prepared.secrets)
         async with self._at_work(live):
             await execute(live, self._staging.stage(prepared, live), self.copies)
+            while live.may_go_elsewhere:
+                prepared = await self._elsewhere(live)
+                await execute(live, self._staging.stage(prepared, live), self.copies)
+
+    async def _elsewhere(self, live: LiveRun) -> Prepared:
+        """What the run needs on its next runner, which goes on with what is done of it."""
+        now = live.prepared
+        prepared = await self._staging.planner.prepare(now.agent, now.task, ways=now.others)
+        live.record.add_secrets(prepared.secrets)
+        live.go_elsewhere(prepared)
+        live.handed_on = prepared.plan.copied_workspace is not None and await self.copies.put_by(
+            live.run_id
+        )
+        return prepared
 
     @asynccontextmanager
     async def _at_work(self, live: LiveRun) -> AsyncIterator[None]:

@@ -45,8 +45,8 @@ from orchestrator.gateway.reach import Reach, ways_out
 from orchestrator.gateway.secrets.routes import RouteSeen
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.plan import Place
-from orchestrator.runners.contract import Runner
-from orchestrator.runners.known import RUNNERS
+from orchestrator.runners.choice import Choice, RunnerWay
+from orchestrator.runners.contract import Runner, WireFormat
 from orchestrator.workspace.agent_files import digest_of, place_agent_files
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,10 @@ FRESH_SECONDS = 10.0
 
 CatalogNow = Callable[[], Catalog]
 """The agents and servers that there are."""
+
+
+ChooseRunner = Callable[[AgentSpec], Choice]
+"""The runners that could do an agent's work. AgentInvalid if none could."""
 
 
 class CheckTrust(Protocol):
@@ -104,9 +108,11 @@ class Planner:
         copies: Copies,
         secret_store: SecretStore,
         memory: Memory,
+        choose: ChooseRunner,
         read_files: ReadFiles = no_agent_files,
         ca_certificates: str = "",
     ) -> None:
+        self._choose = choose
         self._catalog = catalog
         self._check_trust = check_trust
         self._engine = engine
@@ -126,17 +132,24 @@ class Planner:
         progress: Progress = lambda _: None,
         *,
         really: bool = True,
+        ways: Sequence[RunnerWay] = (),
     ) -> Prepared:
         """What a run needs; not `really`, and no secret is asked for. Nothing is looked up, and so
         nothing is launched, for an agent that wants what nobody has trusted it with.
+
+        `ways` are the runners to try, if they have been chosen before.
         """
+        choice = Choice(candidates=tuple(ways)) if ways else self._choose(agent)
+        way, *others = choice.candidates
+        if way.model != agent.model:
+            agent = agent.model_copy(update={"model": way.model})
         catalog = self._catalog()
         brokered = brokered_of(agent, catalog)
         look = partial(self._look, agent, task, catalog)
         found = await anyio.to_thread.run_sync(look, limiter=self._looks)
         values = await self._secret_store.resolve(agent) if really else _stand_ins(agent)
         place = Place(
-            image=agent.image or await self._engine.agent_image(agent.runner, progress),
+            image=agent.image or await self._engine.agent_image(way.runner, progress),
             workspace_owner=found.owner,
             workspace=found.mounted.workspace,
             git_mounts=found.mounted.git,
@@ -146,7 +159,13 @@ class Planner:
             seccomp=await self._engine.seccomp_profile(),
             agent_files=found.agent_files,
         )
-        prepared = Prepared(agent, task, place, self._environ, values, found.memory, brokered)
+        prepared = Prepared(
+            *(agent, task, place, self._environ, values, found.memory, way),
+            # A session's conversation is one CLI's, which no other can take up.
+            others=() if agent.session.keep else tuple(others),
+            passed_over=choice.passed_over,
+            brokered=brokered,
+        )
         container = prepared.plan.container
         binds = [mount for mount in container.mounts if isinstance(mount, Bind)]
         versions = tuple(_identity(bind.source) for bind in binds)
@@ -180,7 +199,8 @@ class Planner:
             memory = await anyio.to_thread.run_sync(self.memory.read, agent, limiter=self._looks)
         if memory == prepared.memory and time.monotonic() - prepared.at < FRESH_SECONDS:
             return prepared
-        return await self.prepare(agent, prepared.task)
+        ways = (prepared.way, *prepared.others)
+        return await self.prepare(agent, prepared.task, ways=ways)
 
 
 @dataclass(frozen=True)
@@ -190,12 +210,24 @@ class Gateway:
     models: ModelService
     dialer: Dialer
     script_of: ScriptOf = lambda _: None
+    scripted: bool = False
+    """Scripts play the model, for all agents."""
+
+    def lacks(self, wire_format: WireFormat) -> str:
+        """Which credentials are missing for models that are spoken to so; "" if scripts play them,
+        or none is.
+        """
+        return "" if self.scripted else self.models.lacks_credential(wire_format)
 
     def reach(self, prepared: Prepared) -> Reach:
         """Services for a container of this agent. They refuse everything until `bind`."""
         agent = prepared.agent
         script = self.script_of(agent)
-        model = self.models.access(upstream=script, server_tools=_server_tools(agent))
+        model = self.models.access(
+            wire_format=prepared.way.wire_format,
+            upstream=script,
+            server_tools=_server_tools(agent),
+        )
         return Reach(model, agent.parent_tools, prepared.brokered)
 
     def bind(self, reach: Reach, prepared: Prepared, live: LiveRun) -> None:
@@ -209,8 +241,8 @@ class Gateway:
             at_work=live.clock.at_work,
             decided=record.decided,
             model=agent.model,
-            most_requests=most_requests(agent),
-            is_offered=partial(RUNNERS[agent.runner].is_offered, agent),
+            most_requests=most_requests(agent, counts=prepared.runner.abilities.counts_turns),
+            is_offered=partial(prepared.runner.is_offered, agent),
         )
         ways = ways_out(
             agent.network,
@@ -327,7 +359,7 @@ class Staging:
     ) -> AsyncIterator[Stage]:
         """A stage in a container of its own; leaving the block leaves nothing of either."""
         reach = self._gateway.reach(prepared)
-        launch, runner = prepared.planned(reach.model.token).launch, RUNNERS[prepared.agent.runner]
+        launch, runner = prepared.planned(reach.model.token).launch, prepared.runner
         made = self._runtime.open(prepared.plan.container, labels=prepared.labels)
         async with made as container:
             await reach.offer(container)
@@ -340,7 +372,7 @@ class Staging:
 
     def _makings(self, prepared: Prepared) -> Makings:
         agent = prepared.agent
-        runner = RUNNERS[agent.runner]
+        runner = prepared.runner
 
         def open_again(
             container: Container, reach: Reach, limits: LimitCounter, talk: str, resume: bool

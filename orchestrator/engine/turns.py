@@ -16,7 +16,9 @@ from orchestrator.engine.live import LiveRun
 from orchestrator.engine.stage import Stage
 from orchestrator.gateway.elsewhere import run_elsewhere
 from orchestrator.gateway.model.access import ModelAccess
-from orchestrator.gateway.model.failures import model_failure
+from orchestrator.gateway.model.bill import LastAnswer
+from orchestrator.gateway.model.failures import ELSEWHERE, model_failure, reason_of
+from orchestrator.runners.contract import Abilities
 from orchestrator.runners.signs import TurnEnded
 
 NUDGE_SHARE = 0.2
@@ -43,6 +45,12 @@ NUDGE = (
 )
 
 
+HANDED_ON = (
+    "(Another agent has begun this task and cannot go on with it. What it had changed by then is "
+    "in your working directory as it left it: look at that first, and go on from there.)"
+)
+
+
 class _Invalid(Exception):
     """An answer that breaks the schema."""
 
@@ -52,6 +60,8 @@ async def converse(live: LiveRun, stage: Stage) -> None:
     plan, record = live.plan, live.record
     conversation = stage.conversation
     message = plan.first_message
+    if live.handed_on:
+        message = f"{message}\n\n{HANDED_ON}"
     policy = AsyncRetrying(
         stop=stop_after_attempt(1 + plan.agent.retries),
         retry=retry_if_exception_type(_Invalid),
@@ -87,9 +97,21 @@ async def _verdict(live: LiveRun, conversation: Conversation) -> TurnEnded:
         live.new_attempt()
 
 
+def _as_seen(ended: TurnEnded, last: LastAnswer, abilities: Abilities) -> TurnEnded:
+    """A turn's verdict, with what the gateway has seen: some CLIs call an answer that broke off a
+    good one, and for some every error of the API is the same.
+    """
+    reason = reason_of(last.verdict)
+    hidden = not abilities.tells_cut and last.verdict in ("cut", "length", "refusal")
+    if (ended.reason == "ok" and hidden) or (ended.reason == "api_error" and reason != "ok"):
+        return ended.model_copy(update={"reason": reason, "text": last.said or ended.text})
+    return ended
+
+
 async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> bool:
     """Decide the run's end by a turn's verdict; False when the answer has to be sent back."""
     plan = live.plan
+    ended = _as_seen(ended, access.bill.last, live.prepared.runner.abilities)
     if access.bill.exhausted and ended.reason != "ok":
         live.fail(
             "budget",
@@ -106,6 +128,7 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
         live.fail("deadline", too_late(live), "timed_out")
         return True
     if ended.reason != "ok":
+        live.elsewhere = access.bill.last.verdict in ELSEWHERE
         live.fail(ended.reason, model_failure(ended.reason, ended.text, access.way))
         return True
     value: object = ended.text
@@ -124,9 +147,10 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
 def _of_budget(live: LiveRun, access: ModelAccess) -> str:
     """What counts against the budget: what is known, what is not, and what others have used."""
     usage = access.bill.usage
+    elsewhere = live.used_before.budgeted_usd
     before = 0.0 if live.before is None else live.before.usage.budgeted_usd
     estimated = usage.budgeted_usd - usage.cost_usd
-    others = live.spent_usd - usage.budgeted_usd - before
+    others = live.spent_usd - usage.budgeted_usd - before - elsewhere
     parts = [f"${usage.cost_usd:.4f}"]
     if estimated > 0:
         parts.append(f"by estimate ${estimated:.4f} more for answers that broke off")
@@ -134,6 +158,8 @@ def _of_budget(live: LiveRun, access: ModelAccess) -> str:
         parts.append(f"${others:.4f} through agents that it ran")
     if before > 0:
         parts.append(f"${before:.4f} before its orchestrator was killed")
+    if elsewhere > 0:
+        parts.append(f"${elsewhere:.4f} on other runners")
     budget = live.budget_usd
     return f"{' and '.join(parts)}{'' if budget is None else f' of ${budget:.4f}'}"
 

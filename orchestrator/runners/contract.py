@@ -37,10 +37,15 @@ class Abilities(Frozen):
     decides_by_itself: bool = False
     """It is told agent.md's rules and asks only about what they say to ask about. Otherwise it asks
     about every call, and the engine decides."""
+    knows_aliases: bool = False
+    """It makes a model's name of "sonnet" and the like. Otherwise it takes full names."""
+    counts_turns: bool = False
+    """It ends by itself after max_turns. Otherwise the gateway ends it."""
     edits_input: bool = False
     """A call can be allowed with another input than the one that was asked about."""
-    ends_commands: bool = True
-    """What a turn runs ends with its interrupt. Otherwise the engine ends it."""
+    tells_cut: bool = True
+    """Its verdict tells an answer that broke off, was refused or was cut at its length from a whole
+    one. Otherwise what the gateway has seen decides."""
 
 
 class ToolNames(Frozen):
@@ -66,6 +71,8 @@ class LaunchTerms(Frozen):
     """The agent's variables, filled in. One of the CLI's own is refused, not overwritten."""
     mcp_servers: tuple[McpServer, ...] = ()
     """The agent's servers inside, filled in."""
+    wire_format: WireFormat = "anthropic"
+    """What to speak to it: the one of the CLI's own that the model can be had by."""
     cwd: str
     conversation: str = ""
     """The id (a UUID) of the conversation to keep; without one it is not written down. A CLI that
@@ -154,6 +161,11 @@ class Runner(Protocol):
 
     @property
     def tools(self) -> ToolNames: ...
+
+    @property
+    def default_model(self) -> str:
+        """For an agent that names none."""
+        ...
 
     def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
         """The CLI, waiting to be spoken to on stdin until that is closed. AgentInvalid if it cannot

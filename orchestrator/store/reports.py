@@ -13,7 +13,7 @@ from orchestrator.store.database import Database
 
 STEP_KINDS = (
     *("queued", "starting", "started", "ready", "text", "tool_call", "tool_result", "api_retry"),
-    *("schema_failed", "nudged", "workspace", "asked", "answered", "approval_asked"),
+    *("schema_failed", "fallback", "nudged", "workspace", "asked", "answered", "approval_asked"),
     *("approval_decided", "delegated", "status", "steered"),
 )
 """Kinds of events that tell what a run is at; model requests and the like come in between."""

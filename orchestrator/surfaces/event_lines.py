@@ -19,6 +19,7 @@ LABELS = {
     "model_request": ("model", "dim"),
     "api_retry": ("retrying", "yellow"),
     "schema_failed": ("sent back", "bold yellow"),
+    "fallback": ("goes on", "bold yellow"),
     "nudged": ("hurry", "yellow"),
     "interrupted": ("stopped", "yellow"),
     "asked": ("asks", "bold cyan"),

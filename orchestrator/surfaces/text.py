@@ -85,6 +85,14 @@ def costs(result: RunResult) -> str:
     return said
 
 
+def tried(result: RunResult) -> str:
+    """On which runners it began before the one that it ended on; "" if on none."""
+    if not result.tried:
+        return ""
+    gave_up = ", ".join(f"{each.runner} ({each.reason})" for each in result.tried)
+    return f"{gave_up} could not go on, {result.runner} did"
+
+
 def span(seconds: float) -> str:
     """A time, roughly."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):

@@ -69,22 +69,56 @@ def unpack(root: str, source: BinaryIO) -> None:
         elif kind == "symlink":
             os.symlink(target, full)
         else:
-            fd = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                left = size
-                while left:
-                    data = source.read(min(left, CHUNK))
-                    if not data:
-                        raise EOFError("a file broke off")
-                    left -= len(data)
-                    while data:
-                        data = data[os.write(fd, data) :]
-                os.fchmod(fd, mode)
-                os.utime(fd, ns=(mtime_ns, mtime_ns))
-            finally:
-                os.close(fd)
+            write_file(full, source, mode, size, mtime_ns)
     for full, mode in reversed(folders):  # last: a directory may forbid writing
         os.chmod(full, mode)
+
+
+def change(root: str, source: BinaryIO) -> None:
+    """The same records against a directory that is filled: what each names is replaced, but for
+    directories; "absent" is removed, and of "mode" only that changes.
+    """
+    folders: list[tuple[str, int]] = []
+    for kind, path, mode, size, _, target in records(source):
+        full = f"{root}/{path}"
+        there = os.path.lexists(full)
+        if kind == "mode":
+            os.chmod(full, mode)
+            continue
+        if kind == "dir":
+            if not there:
+                os.mkdir(full)
+            os.chmod(full, 0o700)
+            folders.append((full, mode))
+            continue
+        if there:
+            remove(full)
+        if kind == "symlink":
+            os.symlink(target, full)
+        elif kind == "file":
+            write_file(full, source, mode, size)
+    for full, mode in reversed(folders):
+        os.chmod(full, mode)
+
+
+def write_file(
+    full: str, source: BinaryIO, mode: int, size: int, mtime_ns: int | None = None
+) -> None:
+    fd = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        left = size
+        while left:
+            data = source.read(min(left, CHUNK))
+            if not data:
+                raise EOFError("a file broke off")
+            left -= len(data)
+            while data:
+                data = data[os.write(fd, data) :]
+        os.fchmod(fd, mode)
+        if mtime_ns is not None:
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
+    finally:
+        os.close(fd)
 
 
 def remove(full: str) -> None:
@@ -261,6 +295,8 @@ def main(verb: str, root: str, most: str = "0", mend: str = "") -> int:
         with os.fdopen(0, "rb", 4 * CHUNK) as source, os.fdopen(1, "wb", CHUNK) as out:
             if verb == "unpack":
                 unpack(root, source)
+            elif verb == "change":
+                change(root, source)
             elif verb == "compare":
                 compare(root, source, out, int(most), mend == "mend")
             else:

@@ -27,6 +27,9 @@ HANDED = "handed.json"
 EARLIER_COPY = ".before"
 """Of the name: what a run had saved before its orchestrator was killed and it began again."""
 
+TRIED_COPY = ".tried"
+"""The same of what it had changed on a runner that could not go on."""
+
 RUN_ID = re.compile(r"r[0-9a-f]{1,32}")
 """The ids that we give: a record of runs that another program wrote may hold any text."""
 
@@ -96,11 +99,11 @@ class Kept:
             shutil.rmtree(stale, ignore_errors=True)
         return self.handed(run_id)
 
-    def set_aside(self, run_id: str) -> Handed | None:
+    def set_aside(self, run_id: str, suffix: str = EARLIER_COPY) -> Handed | None:
         """Make room for a run that begins again; what it had saved, which RUN.before has then."""
         if self.recall(run_id) is None:
             return None
-        aside = self.of(run_id).with_suffix(EARLIER_COPY)
+        aside = self.of(run_id).with_suffix(suffix)
         shutil.rmtree(aside, ignore_errors=True)
         saved = self.handed(run_id)
         self.of(run_id).rename(aside)
@@ -114,8 +117,9 @@ class Kept:
             return None
 
     def remove(self, run_id: str) -> None:
-        own, earlier = self.of(run_id), self.of(run_id).with_suffix(EARLIER_COPY)
-        for place in (own, earlier, self.new(run_id), *self.checkpoints(run_id)):
+        own = self.of(run_id)
+        earlier = (own.with_suffix(suffix) for suffix in (EARLIER_COPY, TRIED_COPY))
+        for place in (own, *earlier, self.new(run_id), *self.checkpoints(run_id)):
             shutil.rmtree(place, ignore_errors=True)
 
     def sizes(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from orchestrator.domain.container import MIB, WORKSPACE, Launch
 from orchestrator.errors import CopyFailed
+from orchestrator.workspace.applying.steps import brings_content
 from orchestrator.workspace.box import Box, Chunks, Gentle, Odd, Reader, nothing, program, talk
 from orchestrator.workspace.changes.acting import with_acting
 from orchestrator.workspace.changes.collected import OBJECTS, Changes, make_folder, save_changes
@@ -90,6 +91,41 @@ async def copy_in(
     except Odd as exc:
         raise CopyFailed(f"the container did not take the copy of {root}: {exc}") from exc
     return tree.snapshot()
+
+
+async def carry_in(box: Box, changes: Changes, *, target: str = WORKSPACE) -> None:
+    """Do to the copy in `target` what was done to another one of the same directory. CopyFailed if
+    the container does not take it, or if they are not all there.
+    """
+    if not changes.complete:
+        raise CopyFailed("not all of the changes could be kept")
+    try:
+        with anyio.fail_after(COPY_SECONDS):
+            await talk(box, program("change", target), _packed(changes), nothing)
+    except TimeoutError as exc:
+        raise CopyFailed(f"it took more than {COPY_SECONDS:.0f} s") from exc
+    except Odd as exc:
+        raise CopyFailed(f"the container did not take it: {exc}") from exc
+
+
+def _packed(changes: Changes) -> Chunks:
+    """Changes as the program inside reads them: what goes first, the deepest of it first."""
+    gone = [each for each in changes.changes if each.new.kind != each.old.kind != "absent"]
+    for change in sorted(gone, key=lambda each: each.path, reverse=True):
+        yield record("absent", change.path, 0, 0, 0, "")
+    for change in sorted(changes.changes, key=lambda each: each.path):
+        new = change.new
+        if new.kind == "absent":
+            continue
+        if new.kind == "file" and not brings_content(change):
+            yield record("mode", change.path, new.mode, 0, 0, "")
+            continue
+        yield record(new.kind, change.path, new.mode, new.size, 0, new.target)
+        if new.kind == "file":
+            with changes.object_path(new.sha256).open("rb") as file:
+                while data := file.read(BATCH):
+                    yield data
+    yield record("end", "", 0, 0, 0, "")
 
 
 async def is_there(box: Box, snapshot: Snapshot, *, target: str = WORKSPACE) -> bool:

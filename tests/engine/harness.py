@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -38,16 +38,19 @@ from tests.engine.spares.watched_pool import WatchedPool
 
 Steps = Sequence[dict[str, object]]
 
+Image = str | Callable[[str], str]
+"""Of every agent, or of those of a runner."""
+
 
 class _Engine:
     """EngineLookup on a runtime that is open, with an image that is there."""
 
-    def __init__(self, runtime: Runtime, image: str) -> None:
+    def __init__(self, runtime: Runtime, image: Image) -> None:
         self._image = image
         self.seccomp_profile = runtime.seccomp_profile
 
     async def agent_image(self, runner: str, progress: Progress = lambda _: None) -> str:
-        return self._image
+        return self._image if isinstance(self._image, str) else self._image(runner)
 
     async def image_id(self, image: str) -> str:
         return ""
@@ -69,7 +72,7 @@ class _Heard:
 class Harness:
     """Writes agents and scripts, and runs tasks on them."""
 
-    def __init__(self, runtime: Runtime, image: str, folder: Path) -> None:
+    def __init__(self, runtime: Runtime, image: Image, folder: Path) -> None:
         self._runtime = runtime
         self._image = image
         self._folder = folder
@@ -125,7 +128,10 @@ class Harness:
             runtime=self._runtime,
             engine=_Engine(self._runtime, self._image),
             gateway=Gateway(
-                ModelService(), self.dialer, lambda _: _Heard(model.upstream(), self.requests)
+                ModelService(),
+                self.dialer,
+                lambda _: _Heard(model.upstream(), self.requests),
+                scripted=True,
             ),
             copies=self.copies,
             secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),

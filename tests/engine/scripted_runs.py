@@ -25,7 +25,7 @@ from orchestrator.engine.sessions.memory import MemoryText
 from orchestrator.engine.stage import Stage
 from orchestrator.engine.tasks.lost import nothing_kept
 from orchestrator.engine.tasks.tasks import Tasks
-from orchestrator.plan import Place
+from orchestrator.plan import Place, usual_way
 from orchestrator.runners.signs import Ready, TurnEnded
 from orchestrator.store.runs import Store
 
@@ -86,7 +86,9 @@ class ScriptedService(Service):
         *listeners: Listener,
         run_child: RunChild | None = None,
     ) -> LiveRun:
-        prepared = Prepared(AGENT, task, Place(image="none"), {}, {}, MemoryText())
+        prepared = Prepared(
+            *(AGENT, task, Place(image="none"), {}, {}, MemoryText(), usual_way(AGENT))
+        )
         record, clock = Record(task.run_id, self.store, listeners), Clock(600)
         seconds = self.answer_seconds.get(task.prompt, 600.0)
         asking = Asking(whom="parent", answer_seconds=seconds, approval_seconds=seconds)

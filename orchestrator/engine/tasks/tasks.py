@@ -19,8 +19,9 @@ import anyio
 from orchestrator.domain.exchange import Order
 from orchestrator.domain.result import FINAL, RunResult
 from orchestrator.domain.task import Task
+from orchestrator.domain.words import CANCELLED, STOPPED
 from orchestrator.engine.conversation import CliEnded
-from orchestrator.engine.live import CANCELLED, LiveRun
+from orchestrator.engine.live import LiveRun
 from orchestrator.engine.record import Listener
 from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.news import STORE_LOOK_SECONDS
@@ -30,16 +31,8 @@ from orchestrator.store.runs import SuspendedRun
 
 log = logging.getLogger(__name__)
 
-STOPPED = "the orchestrator was stopped"
-"""Why the runs ended that were under way then."""
-
 TAKE_UP_SECONDS = 5.0
 """Between two tries to take up the same run: the engine may be away, or the trust in its agent."""
-
-CLIENT_LEFT = "the client went away"
-
-CONNECTION_CLOSED = "the connection was closed on which the caller waited for the run"
-"""Where that is how a client takes a call back: it cannot be told from one that broke."""
 
 
 class Tasks:

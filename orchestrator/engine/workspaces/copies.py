@@ -30,14 +30,14 @@ from orchestrator.workspace.changes.collected import Changes, load_changes
 from orchestrator.workspace.git.mounts import git_mounts
 from orchestrator.workspace.git.named import named_by_git
 from orchestrator.workspace.guards import changes_in_place, guarded_mounts
-from orchestrator.workspace.kept import Handed, Kept
+from orchestrator.workspace.kept import TRIED_COPY, Handed, Kept
 from orchestrator.workspace.paths import Root
 from orchestrator.workspace.reading.pack import NAMED_PATHS, in_words, shown
 from orchestrator.workspace.reading.tree import Snapshot
 from orchestrator.workspace.snapshots import Snapshots, rebased, updated
 from orchestrator.workspace.special_files import covers
 from orchestrator.workspace.survey import survey
-from orchestrator.workspace.transfer import collect, copy_in, is_there
+from orchestrator.workspace.transfer import carry_in, collect, copy_in, is_there
 
 log = logging.getLogger(__name__)
 
@@ -212,6 +212,26 @@ class Copies:
         await self._keep(plan.task.run_id, handed, at_work=True)
         if files := len(handed.changed_files):
             record.note("workspace", f"{counted(files, 'file')} changed so far; saved", files=files)
+
+    async def put_by(self, run_id: str) -> bool:
+        """Keep what a run has handed back for its next runner; False if there is nothing."""
+        put = partial(self.kept.set_aside, run_id, TRIED_COPY)
+        return await anyio.to_thread.run_sync(put) is not None
+
+    async def carry_over(self, run_id: str, container: Container, record: Record) -> bool:
+        """Do to a new copy what was put by; False, and it is told, if that cannot be done."""
+        folder = self.kept.of(run_id).with_suffix(TRIED_COPY)
+        try:
+            changes = await anyio.to_thread.run_sync(load_changes, folder)
+            await carry_in(container, changes)
+        except (ApplyRefused, CopyFailed) as exc:
+            message = f"what the runner before had changed is not in the copy: {exc}"
+            record.note("warning", f"{message}. It is kept in {folder}")
+            return False
+        files = len(changes.files)
+        line = f"{counted(files, 'file')} that the runner before had changed are in the copy"
+        record.note("workspace", line, files=files)
+        return True
 
     async def recall(self, run_id: str, record: Record) -> Handed | None:
         """The last checkpoint, of a run that cannot hand back."""

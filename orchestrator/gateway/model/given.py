@@ -57,8 +57,12 @@ def may_use(given: str, asked: str, provider: ProviderName = "anthropic") -> boo
     return not words.isdisjoint(families) and words.isdisjoint(OTHER_OUTPUT)
 
 
-def most_requests(agent: AgentSpec) -> int:
-    """How many requests of one run are answered, from one thing that it is told to the next."""
+def most_requests(agent: AgentSpec, *, counts: bool = True) -> int:
+    """How many requests of one run are answered, from one thing that it is told to the next; for a
+    CLI that counts its turns itself, or does not.
+    """
+    if not counts:
+        return agent.max_turns
     delegates = any(rule.partition("(")[0] in DELEGATING_TOOLS for rule in agent.permissions.allow)
     turns = agent.max_turns * (agent.retries + 1) * (DELEGATES if delegates else 1)
     return REQUESTS_PER_TURN * turns + SPARE_REQUESTS

@@ -17,6 +17,15 @@ from orchestrator.runners.contract import WireFormat
 from orchestrator.settings import Settings
 
 
+def missing_credential(settings: Settings, wire_format: WireFormat) -> str:
+    """The same as `ModelService.lacks_credential`, before there is one."""
+    name = FORMATS[wire_format].provider
+    provider = PROVIDERS[name]
+    usual = base_url_of(settings, name) == provider.usual_base_url
+    lacks = usual and credential_of(settings, name) is None and not settings.scripted
+    return provider.key_variables if lacks else ""
+
+
 class ModelService:
     """Gives out accesses to the models of each provider, or to others in their place."""
 

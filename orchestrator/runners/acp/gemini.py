@@ -95,7 +95,8 @@ class Gemini:
     """gemini-cli, version 0.61.0."""
 
     name = "gemini"
-    abilities = Abilities()
+    abilities = Abilities(tells_cut=False)
+    default_model = "gemini-2.5-pro"
     wire_formats: tuple[WireFormat, ...] = ("gemini",)
     tools = ToolNames(version="gemini 0.61.0", built_in=frozenset(GEMINI_NAMES))
     manners = AcpManners(

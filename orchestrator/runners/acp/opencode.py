@@ -101,7 +101,8 @@ class Opencode:
     """opencode, version 1.18.33."""
 
     name = "opencode"
-    abilities = Abilities()
+    abilities = Abilities(tells_cut=False)
+    default_model = "claude-sonnet-5-5"
     wire_formats: tuple[WireFormat, ...] = ("anthropic",)
     tools = ToolNames(version="opencode 1.18.33", built_in=frozenset(_PERMISSIONS))
     manners = AcpManners(

@@ -75,9 +75,16 @@ class Claude:
     """claude, versions 2.1.197 and 2.1.325."""
 
     name = "claude"
-    abilities = Abilities(rehearses=True, decides_by_itself=True, edits_input=True)
+    abilities = Abilities(
+        rehearses=True,
+        decides_by_itself=True,
+        knows_aliases=True,
+        counts_turns=True,
+        edits_input=True,
+    )
     wire_formats: tuple[WireFormat, ...] = ("anthropic",)
     tools = CLAUDE_TOOLS
+    default_model = "sonnet"
 
     def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
         return claude_launch.launch(agent, terms)

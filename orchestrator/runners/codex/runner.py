@@ -9,6 +9,7 @@ from orchestrator.domain.container import Launch
 from orchestrator.runners.codex import launch as codex_launch
 from orchestrator.runners.codex.calls import paths_of
 from orchestrator.runners.codex.dialogue import CodexDialogue
+from orchestrator.runners.codex.reading import may_read
 from orchestrator.runners.contract import (
     Abilities,
     Dialogue,
@@ -49,6 +50,7 @@ class Codex:
     abilities = Abilities()
     wire_formats: tuple[WireFormat, ...] = ("responses",)
     tools = CODEX_TOOLS
+    default_model = "gpt-5.5"
 
     def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
         return codex_launch.launch(agent, terms)
@@ -65,6 +67,8 @@ class Codex:
             # What is typed is no command of its own: only those who may run all may type all.
             whole = "Bash" in whole_tools(rules.allow) and not is_named("Bash", rules.deny)
             return RuleDecision(verdict="allow" if whole else "deny", why="" if whole else TYPED)
+        if asked.tool == "Bash" and may_read(str(asked.input.get("command", "")), rules):
+            return RuleDecision(verdict="allow", why="it only reads")
         inputs: list[Mapping[str, object]] = [asked.input]
         if asked.tool in ("Edit", "Write"):
             inputs = [{"file_path": path} for path in paths_of(asked.input)] or inputs

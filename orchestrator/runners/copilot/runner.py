@@ -19,9 +19,10 @@ class Copilot:
     """copilot, version 1.0.102."""
 
     name = "copilot"
-    abilities = Abilities()
+    abilities = Abilities(tells_cut=False)
     wire_formats: tuple[WireFormat, ...] = ("anthropic",)
     tools = COPILOT_TOOLS
+    default_model = "claude-sonnet-5-5"
 
     def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
         return copilot_launch.launch(agent, terms)

@@ -16,7 +16,16 @@ import typer
 
 from orchestrator.domain.words import counted, ended_as
 from orchestrator.surfaces.cli.options import JsonOption, RunArgument
-from orchestrator.surfaces.text import costs, named, one_line, print_lines, quoted, visible, write
+from orchestrator.surfaces.text import (
+    costs,
+    named,
+    one_line,
+    print_lines,
+    quoted,
+    tried,
+    visible,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -239,6 +248,8 @@ def record_lines(record: RunRecord) -> Iterator[str]:
         yield f"message   {one_line(result.message)}"
     if result.session:
         yield f"session   {result.session}{f', {result.session_note}' * bool(result.session_note)}"
+    if said := tried(result):
+        yield f"runner    {said}"
     yield f"took      {result.duration_ms / 1000:.1f} s, {costs(result)}, {result.model}"
     for heading, values in (
         ("denied", (*result.denied_hosts, *result.denied_tools)),

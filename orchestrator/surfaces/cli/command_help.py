@@ -1,4 +1,6 @@
-"""The pages that `-h` shows. The library's own write {agent}, [[DIR]] and <list[str]>."""
+"""The pages that `-h` shows, and what is said of a command line that is wrong. The library's own
+write {agent}, [[DIR]] and <list[str]>.
+"""
 
 from __future__ import annotations
 
@@ -132,3 +134,67 @@ def _first_line(text: str | None) -> str:
     for end in ("; ", ": ", ". "):
         first = first.partition(end)[0]
     return first.rstrip(".")
+
+
+# A command line that is wrong
+
+
+def is_abort(exc: BaseException) -> bool:
+    """Whether the person gave up at a prompt."""
+    return isinstance(exc, typer.Abort)
+
+
+def usage_message(exc: BaseException) -> str | None:
+    """What is wrong with a command line, in our words; the library's own speak of its types. None
+    of an exception that is about something else.
+    """
+    if not isinstance(exc, typer.TyperException):
+        return None
+    context = getattr(exc, "ctx", None)
+    said = _usage_words(exc, getattr(exc, "param", None))
+    if said is None:  # a sentence of ours, which says what to do
+        return exc.message
+    if said.endswith("?") or context is None:
+        return said
+    if said.endswith((" is missing", " is too much")):
+        return f"{said}: {' '.join(context.get_usage().split()[1:])}"
+    return f"{said}; `{context.command_path} -h` tells more"
+
+
+def _usage_words(exc: typer.TyperException, parameter: Any) -> str | None:
+    kind, text = type(exc).__name__, exc.message
+    if kind == "MissingParameter" and parameter is not None:
+        return f"{argument_name(parameter)} is missing"
+    if parameter is not None:
+        return f"{argument_name(parameter)} takes {_wanted(parameter)}"
+    option = getattr(exc, "option_name", "")
+    if kind == "NoSuchOption":
+        close = getattr(exc, "possibilities", None) or ()
+        return f"there is no option {option}{_guess(close)}"
+    if kind == "BadOptionUsage":
+        takes = "a value after it" if "requires" in text else "no value"
+        return f"{option} takes {takes}"
+    if found := re.match(r"No such command '(.*?)'\.(?: Did you mean (.*)\?)?$", text, re.DOTALL):
+        close = re.findall(r"'([^']*)'", found[2] or "")
+        return f"there is no command {found[1]!r}{_guess(close)}"
+    if found := re.match(r"Got unexpected extra argument\(?s?\)? \((.*)\)$", text, re.DOTALL):
+        return f"{found[1]} is too much"
+    return "a command is missing" if text == "Missing command." else None
+
+
+def _wanted(parameter: Any) -> str:
+    """What an option or argument takes."""
+    annotation = str(parameter.type_descriptor.annotation)
+    choices = [
+        str(getattr(each, "value", each)) for each in parameter.type_descriptor.choices or ()
+    ]
+    if choices:
+        return f"one of {', '.join(choices)}"
+    number = "a whole number" if "int" in annotation else "a number" * ("float" in annotation)
+    least = f", {parameter.min:g} or more" if parameter.min is not None else ""
+    most = f", {parameter.max:g} or less" if parameter.max is not None else ""
+    return f"{number or 'something else'}{least}{most}"
+
+
+def _guess(close: Any) -> str:
+    return f"; did you mean {' or '.join(close[:3])}?" if close else ""

@@ -1,23 +1,25 @@
-"""Whatever ends a command early -> what is said of it, and the exit code. No traceback is."""
+"""Whatever ends a command early -> what is said of it, and the exit code. No traceback is. Also the
+process of a command: its signals and streams. Loads no library of command lines: `serve` has none.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-import re
+import os
 import secrets
+import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 
-import typer
-
+from orchestrator.domain.window import WINDOW
 from orchestrator.errors import OperatorError, OrchestratorError
-from orchestrator.surfaces.cli.command_help import argument_name
-from orchestrator.surfaces.text import visible
+from orchestrator.surfaces.text import say, visible, write
 
 EXIT_USAGE = 2
 """The command line cannot be understood."""
@@ -43,6 +45,27 @@ class Outcome(NamedTuple):
     """For programs."""
     message: str = ""
     """Empty if there is nothing to say."""
+
+
+def exit_with(command: Callable[[], int], *, as_json: bool, is_process: bool) -> NoReturn:
+    """Carry out a command, which has an exit code, and exit; if it is all that this process is for,
+    with nothing said by Python.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see orchestrator/__main__.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    _mend_streams()
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LogLines())
+    WINDOW.set("terminal")
+    try:
+        code = command()
+    except BaseException as exc:
+        if isinstance(exc, SystemExit):
+            raise
+        code = _told(exc, as_json=as_json)
+    if is_process:  # a Ctrl-C while Python ends would print where it was at that moment
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
 
 
 def outcome(exc: BaseException) -> Outcome | None:
@@ -82,17 +105,26 @@ class LogLines(logging.Formatter):
 def _meaning(exc: BaseException) -> Outcome | None:
     if isinstance(exc, OrchestratorError):
         return Outcome(exc.exit_code, exc.code, str(exc))
-    if isinstance(exc, KeyboardInterrupt | typer.Abort):
+    if isinstance(exc, KeyboardInterrupt):
         return Outcome(EXIT_INTERRUPTED)
     if isinstance(exc, BrokenPipeError):
         return Outcome(EXIT_PIPE)
-    if isinstance(exc, typer.TyperException):
-        return Outcome(EXIT_USAGE, "usage", usage_message(exc))
     if isinstance(exc, OSError) and exc.strerror:
         place = f"{exc.filename}: " if exc.filename is not None else ""
         message = f"{place}{exc.strerror}; check that it is there, that it is yours, and the disk"
         return Outcome(OperatorError.exit_code, OperatorError.code, message)
-    return None
+    return _meaning_to_typer(exc)
+
+
+def _meaning_to_typer(exc: BaseException) -> Outcome | None:
+    if "typer" not in sys.modules:  # a server starts without it, and then it has raised nothing
+        return None
+    from orchestrator.surfaces.cli.command_help import is_abort, usage_message
+
+    if is_abort(exc):
+        return Outcome(EXIT_INTERRUPTED)
+    said = usage_message(exc)
+    return None if said is None else Outcome(EXIT_USAGE, "usage", said)
 
 
 def _leaves(exc: BaseException) -> Iterator[BaseException]:
@@ -101,58 +133,6 @@ def _leaves(exc: BaseException) -> Iterator[BaseException]:
             yield from _leaves(each)
     else:
         yield exc
-
-
-def usage_message(exc: typer.TyperException) -> str:
-    """What is wrong with a command line, in our words; the library's own speak of its types."""
-    context = getattr(exc, "ctx", None)
-    said = _usage_words(exc, getattr(exc, "param", None))
-    if said is None:  # a sentence of ours, which says what to do
-        return exc.message
-    if said.endswith("?") or context is None:
-        return said
-    if said.endswith((" is missing", " is too much")):
-        return f"{said}: {' '.join(context.get_usage().split()[1:])}"
-    return f"{said}; `{context.command_path} -h` tells more"
-
-
-def _usage_words(exc: typer.TyperException, parameter: Any) -> str | None:
-    kind, text = type(exc).__name__, exc.message
-    if kind == "MissingParameter" and parameter is not None:
-        return f"{argument_name(parameter)} is missing"
-    if parameter is not None:
-        return f"{argument_name(parameter)} takes {_wanted(parameter)}"
-    option = getattr(exc, "option_name", "")
-    if kind == "NoSuchOption":
-        close = getattr(exc, "possibilities", None) or ()
-        return f"there is no option {option}{_guess(close)}"
-    if kind == "BadOptionUsage":
-        takes = "a value after it" if "requires" in text else "no value"
-        return f"{option} takes {takes}"
-    if found := re.match(r"No such command '(.*?)'\.(?: Did you mean (.*)\?)?$", text, re.DOTALL):
-        close = re.findall(r"'([^']*)'", found[2] or "")
-        return f"there is no command {found[1]!r}{_guess(close)}"
-    if found := re.match(r"Got unexpected extra argument\(?s?\)? \((.*)\)$", text, re.DOTALL):
-        return f"{found[1]} is too much"
-    return "a command is missing" if text == "Missing command." else None
-
-
-def _wanted(parameter: Any) -> str:
-    """What an option or argument takes."""
-    annotation = str(parameter.type_descriptor.annotation)
-    choices = [
-        str(getattr(each, "value", each)) for each in parameter.type_descriptor.choices or ()
-    ]
-    if choices:
-        return f"one of {', '.join(choices)}"
-    number = "a whole number" if "int" in annotation else "a number" * ("float" in annotation)
-    least = f", {parameter.min:g} or more" if parameter.min is not None else ""
-    most = f", {parameter.max:g} or less" if parameter.max is not None else ""
-    return f"{number or 'something else'}{least}{most}"
-
-
-def _guess(close: Any) -> str:
-    return f"; did you mean {' or '.join(close[:3])}?" if close else ""
 
 
 def _keep_report(exc: BaseException) -> Path | None:
@@ -187,3 +167,47 @@ def _reports_dir() -> Iterator[Path]:
 
 def _random() -> str:
     return secrets.token_hex(3)
+
+
+def _told(exc: BaseException, *, as_json: bool) -> int:
+    """Say why a command did not come to its end; its exit code."""
+    said = outcome(exc) or mistake(exc)
+    try:
+        _say(said, as_json=as_json)
+        sys.stdout.flush()
+    except OSError:
+        said = said._replace(exit_code=said.exit_code or EXIT_PIPE)
+        _drop_output()
+    if said.exit_code == EXIT_PIPE:
+        _drop_output()
+    return said.exit_code
+
+
+def _say(said: Outcome, *, as_json: bool) -> None:
+    if said.message.startswith("Usage: "):  # a group of commands without a command
+        write(said.message, sys.stderr)
+    elif said.message and as_json:
+        print(json.dumps({"error": {"code": said.code, "message": said.message}}))
+    elif said.message:
+        say(f"error: {visible(said.message)}", sys.stderr)
+
+
+def _mend_streams() -> None:
+    """What a stream's encoding cannot say is a ?, and one that is closed takes everything."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 as long as we run
+        elif name != "stdin" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """The reader has gone: what is still to be written at the end of the process goes nowhere."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # no descriptor: nothing is left to be written
+        return

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.domain.words import counted
 from orchestrator.surfaces.cli.options import AgentsDirOption
-from orchestrator.surfaces.cli.serve import log_in_lines, no_collecting
+from orchestrator.surfaces.cli.serving import log_in_lines, no_collecting
 from orchestrator.surfaces.text import visible, write
 
 

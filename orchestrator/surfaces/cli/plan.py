@@ -88,6 +88,8 @@ def plan_document(shown: ShownPlan) -> dict[str, object]:
             "missing": list(shown.trust.wants),
             "command": shown.trust.command if shown.trust.wants else None,
         },
+        "runners": [way.model_dump() for way in (plan.way, *shown.next_ways)],
+        "passed_over": list(shown.passed_over),
         **_container_document(spec),
         "labels": dict(shown.labels),
         "network": {
@@ -256,6 +258,10 @@ def plan_rows(shown: ShownPlan, *, brief: bool = False) -> Iterator[Row]:
     plan = shown.plan
     agent = plan.agent
     yield Row("agent", f"{agent.name}, for {', '.join(agent.allowed_callers) or 'no caller'}")
+    ways = [f"{way.runner} with {way.model}" for way in (plan.way, *shown.next_ways)]
+    yield Row("runner", ", then ".join(ways))
+    for passed in shown.passed_over:
+        yield Row("runner", f"not {passed}", warning=True)
     yield from _trust_rows(shown.trust, brief)
     yield from _container_rows(plan)
     yield Row("network", f"no interface; the model, at {MODEL_URL}")

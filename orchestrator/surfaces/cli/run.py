@@ -21,7 +21,7 @@ from orchestrator.surfaces.cli.options import (
     WorkspaceOption,
     settings_for,
 )
-from orchestrator.surfaces.text import costs, named, one_line, say, visible, write
+from orchestrator.surfaces.text import costs, named, one_line, say, tried, visible, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ def _caller(settings: Settings, named: str | None, agent: str) -> str:
     """Who asks; that it was nobody is in the audit before it is refused."""
     import anyio
 
-    from orchestrator.app import own_caller
+    from orchestrator.access import own_caller
     from orchestrator.errors import CallerMissing
     from orchestrator.state import note_decision
 
@@ -238,6 +238,8 @@ def summary(result: RunResult) -> str:
 
 
 def _more(result: RunResult) -> Iterator[str]:
+    if said := tried(result):
+        yield said
     if result.denied_hosts:
         yield f"refused: {', '.join(map(named, result.denied_hosts))}"
     if result.denied_tools:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import new_class
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
@@ -14,11 +14,13 @@ from pydantic import BeforeValidator, ValidationError
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.task import Task
 from orchestrator.domain.words import requirement
-from orchestrator.engine.service import Service
 from orchestrator.errors import CallerMissing, CallInvalid, MountRefused
 from orchestrator.surfaces.mcp.annotations import HINTS
 from orchestrator.surfaces.mcp.answers.answer import refusal
 from orchestrator.surfaces.text import named
+
+if TYPE_CHECKING:
+    from orchestrator.engine.service import Service
 
 OptionalText = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
 """Many a model writes null for what it leaves out."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp.types as t
 from mcp import MCPError
 
-from orchestrator.engine.service import Service
 from orchestrator.errors import CallerError, CallerMissing, CallerRefused
-from orchestrator.surfaces.mcp.answers.answer import refusal
+from orchestrator.surfaces.mcp.answers.answer import refused
 from orchestrator.surfaces.mcp.arguments import WhoCalls
 from orchestrator.surfaces.mcp.notices import McpRequest
 from orchestrator.surfaces.text import shortened
+
+if TYPE_CHECKING:
+    from orchestrator.engine.service import Service
 
 CALLER_CHARS = 60
 """Of an agent_id that is not taken."""
@@ -51,7 +53,7 @@ def true_caller(service: Service, who_calls: WhoCalls) -> Any:
         except CallerMissing as exc:
             await note(what, "", exc)
             if ctx.method == "tools/call":
-                return _refused(exc)
+                return refused(exc)
             raise MCPError(code=t.INVALID_REQUEST, message=str(exc)) from exc
         arguments = params.get("arguments")
         if ctx.method != "tools/call" or not isinstance(arguments, Mapping):
@@ -65,12 +67,8 @@ def true_caller(service: Service, who_calls: WhoCalls) -> Any:
                 "the server's settings or your token say who calls; leave agent_id out"
             )
             await note(what, caller, said)
-            return _refused(said)
+            return refused(said)
         others = {name: value for name, value in arguments.items() if name != "agent_id"}
         return await call_next(replace(ctx, params={**params, "arguments": others}))
 
     return check
-
-
-def _refused(error: CallerError) -> Any:
-    return refusal(error).model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import mcp.types as t
 from mcp import MCPError
@@ -23,9 +23,7 @@ from pydantic import Field
 
 from orchestrator.domain.exchange import Question
 from orchestrator.domain.result import FINAL, WAITING, RunStatus
-from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.task_book import TaskView
-from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallerError, CallInvalid, RunRefused
 from orchestrator.output import fenced
 from orchestrator.surfaces.event_lines import plain_line
@@ -43,6 +41,10 @@ from orchestrator.surfaces.mcp.notices import McpRequest
 from orchestrator.surfaces.mcp.resources import LAST_EVENTS
 from orchestrator.surfaces.mcp.waiting import Waiting
 from orchestrator.surfaces.text import named, said_lines
+
+if TYPE_CHECKING:
+    from orchestrator.engine.service import Service
+    from orchestrator.engine.tasks.tasks import Tasks
 
 RUN = "run_subagent_"
 """Before the name of an agent. By itself, the tool that such calls go to; clients do not see it."""

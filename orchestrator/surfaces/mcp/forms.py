@@ -5,15 +5,18 @@ becomes of the answers.
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import mcp.types as t
 from pydantic import BaseModel, Field
 
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.engine.tasks.task_book import TaskView
-from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.surfaces.mcp.answers.lines import shown_input
 from orchestrator.surfaces.text import visible
+
+if TYPE_CHECKING:
+    from orchestrator.engine.tasks.tasks import Tasks
 
 
 class PersonsAnswer(BaseModel):

@@ -14,13 +14,13 @@ from mcp.server import ServerRequestContext
 from mcp.server.connection import Connection
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourceUpdated, ToolsListChanged
 
-from orchestrator.engine.service import Service
-from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import StoreFailed
 from orchestrator.surfaces.text import quoted
 
 if TYPE_CHECKING:
     from orchestrator.catalog import AgentsDir
+    from orchestrator.engine.service import Service
+    from orchestrator.engine.tasks.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp.types as t
 from mcp import MCPError
@@ -13,9 +13,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
 from orchestrator.domain.events import said_so_far
 from orchestrator.domain.result import FINAL
-from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.task_book import TaskView
-from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallInvalid, OrchestratorError, RunNotFound
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers.answer import details
@@ -23,6 +21,10 @@ from orchestrator.surfaces.mcp.answers.shown_changes import PATCH_URI, RUN_URI
 from orchestrator.surfaces.mcp.arguments import WhoCalls
 from orchestrator.surfaces.mcp.notices import MAX_WATCHED, McpRequest, RunNotices
 from orchestrator.surfaces.text import one_line, shortened
+
+if TYPE_CHECKING:
+    from orchestrator.engine.service import Service
+    from orchestrator.engine.tasks.tasks import Tasks
 
 LOGS_URI = "/logs"
 

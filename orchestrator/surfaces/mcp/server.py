@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import mcp.types as t
@@ -17,8 +17,6 @@ from pydantic import Field
 from orchestrator import __version__
 from orchestrator.catalog import prompt_section
 from orchestrator.domain.result import ChangedFile
-from orchestrator.engine.service import Service
-from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallerMissing, MountRefused, OrchestratorError
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.annotations import with_hints_for
@@ -42,6 +40,7 @@ from orchestrator.surfaces.mcp.arguments import (
 from orchestrator.surfaces.mcp.callers import true_caller
 from orchestrator.surfaces.mcp.compat import Compatibility
 from orchestrator.surfaces.mcp.dynamic import dynamic_tool
+from orchestrator.surfaces.mcp.late_service import LateService
 from orchestrator.surfaces.mcp.notices import ChangeNotices, RunNotices
 from orchestrator.surfaces.mcp.resources import RunResources
 from orchestrator.surfaces.mcp.task_extension import TaskExtension
@@ -49,6 +48,10 @@ from orchestrator.surfaces.mcp.tasks import BIG, task_tools
 from orchestrator.surfaces.mcp.waiting import Waiting
 from orchestrator.surfaces.mcp.windows import Windows
 from orchestrator.surfaces.text import one_line, quoted, shortened
+
+if TYPE_CHECKING:
+    from orchestrator.engine.service import Service
+    from orchestrator.engine.tasks.tasks import Tasks
 
 INSTRUCTIONS = (
     "Hand tasks to specialised agents with run_subagent. Each runs in a locked container of its "
@@ -74,9 +77,17 @@ Watch = Callable[[], Coroutine[Any, Any, None]]
 
 
 def build_server(
-    service: Service, tasks: Tasks, who_calls: WhoCalls, settings: Settings, **auth: Any
+    service: Service,
+    tasks: Tasks,
+    who_calls: WhoCalls,
+    settings: Settings,
+    *,
+    late: LateService | None = None,
+    **auth: Any,
 ) -> tuple[MCPServer[Any], Watch]:
-    """The server, and what has to run beside it to tell its clients what has changed."""
+    """The server, and what has to run beside it to tell its clients what has changed; `late` opens
+    the service and its tasks, if they are not there yet.
+    """
     bus = InMemorySubscriptionBus()
     agents = ChangeNotices(service, bus)
     runs = RunResources(service, tasks, who_calls, RunNotices(service, tasks, bus))
@@ -99,6 +110,7 @@ def build_server(
         subscriptions=bus,
         extensions=[extension],
         middleware=[
+            *([late.before] if late is not None else []),
             Windows().note,
             agents.remember,
             _describe_agents(service, who_calls),
@@ -119,6 +131,8 @@ def build_server(
     async def watch() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(agents.watch)
+            if late is not None:
+                await late.until_open()
             group.start_soon(runs.watch)
 
     return server, watch

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp.types as t
 from mcp import MCPError
@@ -26,7 +26,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from orchestrator.domain.result import FINAL, WAITING
 from orchestrator.domain.words import ended_as, requirement
 from orchestrator.engine.tasks.task_book import TaskView
-from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import OrchestratorError, RunNotFound, RunRefused
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers.answer import run_answer
@@ -43,6 +42,9 @@ from orchestrator.surfaces.mcp.forms import (
 )
 from orchestrator.surfaces.mcp.notices import McpRequest
 from orchestrator.surfaces.text import shortened
+
+if TYPE_CHECKING:
+    from orchestrator.engine.tasks.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import mcp.types as t
 from mcp.server.mcpserver import Context
@@ -13,10 +13,7 @@ from pydantic import Field
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import FINAL
 from orchestrator.domain.task import Task
-from orchestrator.engine.record import Listener
-from orchestrator.engine.service import Service
 from orchestrator.engine.tasks.task_book import named_statuses
-from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.errors import CallInvalid, RunRefused
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers.answer import (
@@ -44,6 +41,11 @@ from orchestrator.surfaces.mcp.arguments import (
 from orchestrator.surfaces.mcp.batch import Batch, BatchTask
 from orchestrator.surfaces.mcp.resources import all_details
 from orchestrator.surfaces.mcp.waiting import ToolReply, Waiting
+
+if TYPE_CHECKING:
+    from orchestrator.engine.record import Listener
+    from orchestrator.engine.service import Service
+    from orchestrator.engine.tasks.tasks import Tasks
 
 LOG_PAGE_EVENTS = 200
 """In one answer of get_logs."""

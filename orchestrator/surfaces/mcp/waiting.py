@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 import mcp.types as t
@@ -23,12 +23,9 @@ from pydantic import ValidationError
 from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
-from orchestrator.engine.live import CANCELLED
-from orchestrator.engine.record import Listener
-from orchestrator.engine.service import Service
+from orchestrator.domain.words import CANCELLED, CONNECTION_CLOSED
 from orchestrator.engine.tasks.news import wait_for_news
 from orchestrator.engine.tasks.task_book import TaskView, Until
-from orchestrator.engine.tasks.tasks import CONNECTION_CLOSED, Tasks
 from orchestrator.errors import OrchestratorError, RunRefused
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers.answer import run_answer
@@ -45,6 +42,11 @@ from orchestrator.surfaces.mcp.forms import (
 )
 from orchestrator.surfaces.mcp.notices import is_modern
 from orchestrator.surfaces.text import LINE_CHARS
+
+if TYPE_CHECKING:
+    from orchestrator.engine.record import Listener
+    from orchestrator.engine.service import Service
+    from orchestrator.engine.tasks.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ ToolReply = t.CallToolResult | t.InputRequiredResult
 Followed = tuple[TaskView, ...] | t.InputRequiredResult
 """Runs; or what a person has to be asked before the call comes again."""
 
-Start = Callable[[Listener], Awaitable[list[str]]]
+Start = Callable[["Listener"], Awaitable[list[str]]]
 """Begins runs, which tell the listener what happens."""
 
 T = TypeVar("T")

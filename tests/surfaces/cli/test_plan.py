@@ -23,6 +23,7 @@ from orchestrator.domain.agent import (
 from orchestrator.domain.container import User
 from orchestrator.domain.task import Task
 from orchestrator.plan import STAND_IN_RUN, STAND_IN_TOKEN, Place, plan, shown_variables
+from orchestrator.runners.choice import RunnerWay
 from orchestrator.surfaces.cli.main import main
 from orchestrator.surfaces.cli.plan import (
     MODEL_SECRET,
@@ -80,6 +81,7 @@ def test_people_read_what_a_run_could_touch() -> None:
     told = [row._replace(detail=False) for row in rows if row.heading not in LAUNCH]
     assert told == [
         Row("agent", "fixer, for main"),
+        Row("runner", "claude with sonnet"),
         Row("trust", "its project is trusted with what it could reach"),
         Row("image", "agents:1"),
         Row("user", "501:20, without any capability"),
@@ -129,6 +131,7 @@ def test_the_first_screen_has_what_matters_and_every_warning() -> None:
     plan = shown(agent)._replace(trust=trust)
     assert list(first_screen(plan)) == [
         Row("agent", "fixer, for main"),
+        Row("runner", "claude with sonnet"),
         Row("trust", "not trusted yet with network: a.org, b.org", warning=True),
         Row("trust", "not trusted yet with secret: git", warning=True),
         Row("trust", "it does not run before you say: orchestrator trust /srv", warning=True),
@@ -164,6 +167,16 @@ def test_of_many_rows_alike_the_first_are_shown() -> None:
     assert rows == ["s0: npx", "s1: npx", "s2: npx", "and 6 more"]
 
 
+def test_runners_that_would_go_on_are_shown_and_those_that_are_not_tried() -> None:
+    way = RunnerWay(runner="codex", model="gpt-5.5", wire_format="responses")
+    plan = shown(AGENT)._replace(next_ways=(way,), passed_over=("gemini: it has no credential",))
+    rows = [row for row in plan_rows(plan) if row.heading == "runner"]
+    assert rows == [
+        Row("runner", "claude with sonnet, then codex with gpt-5.5"),
+        Row("runner", "not gemini: it has no credential", warning=True),
+    ]
+
+
 def test_programs_read_the_same() -> None:
     told = plan_document(shown(AGENT, TASK, "TRACKER_KEY"))
     command, environment, files = (told.pop(key) for key in ("command", "environment", "files"))
@@ -171,6 +184,8 @@ def test_programs_read_the_same() -> None:
         "agent": "fixer",
         "allowed_callers": ["main"],
         "trust": {"needed": True, "missing": [], "command": None},
+        "runners": [{"runner": "claude", "model": "sonnet", "wire_format": "anthropic"}],
+        "passed_over": [],
         "image": "agents:1",
         "user": {"uid": 501, "gid": 20},
         "mounts": [{"source": "/srv/work", "target": "/workspace", "access": "rw"}],
@@ -285,11 +300,11 @@ def test_people_read_what_stays_and_whom_it_deals_with() -> None:
     )
     rows = list(plan_rows(shown(agent, Task(agent="keeper", prompt="-"))))
     told = [row._replace(detail=False) for row in rows if row.heading not in LAUNCH]
-    assert told[4:6] == [
+    assert told[5:7] == [
         Row("mount", "a volume of its own -> /workspace, to read and write", warning=True),
         Row("mount", "a volume of its own -> /home/agent, to read and write", warning=True),
     ]
-    assert told[10:-7] == [
+    assert told[11:-7] == [
         Row("tools allowed", "Bash, Read"),
         Row("tools denied", "Write, Read"),
         Row("approval", "only a person allows: Bash"),

@@ -231,6 +231,7 @@ def launched_document(recorder: Recorder, name: str) -> dict[str, Any]:
         task=live.prepared.task,
         container=container.spec,
         launch=with_stand_ins(launch),
+        way=live.plan.way,
         timeout_seconds=live.clock.seconds,
         first_message=live.plan.first_message,
         agent_files=live.plan.agent_files,

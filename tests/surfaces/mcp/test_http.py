@@ -16,8 +16,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from orchestrator.engine.live import CANCELLED
-from orchestrator.engine.tasks.tasks import CONNECTION_CLOSED
+from orchestrator.domain.words import CANCELLED, CONNECTION_CLOSED
 from orchestrator.surfaces.cli.main import main
 from tests.surfaces.mcp.mcp_stage import (
     ERAS,

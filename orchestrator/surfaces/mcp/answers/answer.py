@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import mcp.types as t
 from pydantic import BaseModel, ConfigDict
@@ -81,6 +81,13 @@ def plain(text: str, document: dict[str, object] | None = None) -> t.CallToolRes
 def refusal(exc: OrchestratorError) -> t.CallToolResult:
     error = {"error": {"code": exc.code, "message": str(exc)}}
     return t.CallToolResult(content=[_text(str(exc))], structured_content=error, is_error=True)
+
+
+def refused(exc: OrchestratorError) -> dict[str, Any]:
+    """The same as it is sent, for middleware."""
+    answer = refusal(exc)
+    sent: dict[str, Any] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return sent
 
 
 P = ParamSpec("P")

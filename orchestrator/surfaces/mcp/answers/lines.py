@@ -26,6 +26,7 @@ from orchestrator.surfaces.text import (
     one_line,
     said_lines,
     shortened,
+    tried,
     visible,
 )
 
@@ -139,6 +140,8 @@ def _spent(result: RunResult) -> str:
 
 def _notes(result: RunResult) -> Iterator[str]:
     """What the caller should know besides the answer."""
+    if gone_on := tried(result):
+        yield f"{gone_on}."
     if result.changed_files:
         yield _of_changes(result)
         yield from _patch_lines(result)

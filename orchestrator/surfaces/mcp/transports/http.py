@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.access import DEFAULT_CALLER, known_caller
-from orchestrator.engine.tasks.tasks import STOPPED
+from orchestrator.domain.words import STOPPED
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.transports.served import OpenServed, Served, orchestrator_served
@@ -56,6 +56,7 @@ async def serve(
 
 
 async def _serve(settings: Settings, served: Served, listener: socket.socket, url: str) -> None:
+    await served.open()  # here an error still ends the command
     server = served.server
 
     @server.custom_route("/health", methods=["GET"])  # type: ignore[untyped-decorator]  # the SDK

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple
 
+import anyio
+import anyio.lowlevel
 from mcp.server import MCPServer
 
-from orchestrator.app import open_tasks
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.arguments import WhoCalls
+from orchestrator.surfaces.mcp.late_service import LateService
 from orchestrator.surfaces.mcp.server import build_server
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
@@ -26,6 +29,8 @@ class Served(NamedTuple):
     """Told why all calls are about to be cancelled."""
     note_stranger: Callable[[str, str], Awaitable[None]]
     """Writes down where a request came from that was refused before anybody knew whose, and why."""
+    open: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+    """Opens what is left for later: until then calls wait. OrchestratorError if it cannot be."""
 
 
 OpenServed = Callable[[Settings, WhoCalls, Mapping[str, Any]], AbstractAsyncContextManager[Served]]
@@ -36,9 +41,22 @@ OpenServed = Callable[[Settings, WhoCalls, Mapping[str, Any]], AbstractAsyncCont
 async def orchestrator_served(
     settings: Settings, who_calls: WhoCalls, auth: Mapping[str, Any]
 ) -> AsyncIterator[Served]:
-    """All that runs agents, for a main agent."""
-    async with open_tasks(settings) as (service, runs):
-        server, watch = build_server(service, runs, who_calls, settings, **auth)
-        runs.serve()
-        beside = (watch, service.keep_warm)
-        yield Served(server, beside, runs.leave, service.note_stranger)
+    """All that runs agents, for a main agent; it is opened when a request needs it, or soon."""
+    late = LateService(settings)
+    service = late.service
+    server, watch = build_server(service, late.tasks, who_calls, settings, late=late, **auth)
+    async with late.held() as holder:
+
+        async def keep_warm() -> None:
+            await late.until_open()
+            await service.keep_warm()
+
+        async def until_broken() -> None:
+            await asyncio.wait([holder])
+            holder.result()
+
+        async def note_stranger(where: str, why: str) -> None:
+            await service.note_stranger(where, why)
+
+        beside = (watch, keep_warm, until_broken)
+        yield Served(server, beside, late.leave, note_stranger, late.open)

@@ -13,8 +13,8 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
-from orchestrator.app import own_caller
-from orchestrator.engine.tasks.tasks import CLIENT_LEFT, STOPPED
+from orchestrator.access import own_caller
+from orchestrator.domain.words import CLIENT_LEFT, STOPPED
 from orchestrator.settings import Settings
 from orchestrator.state import check_state
 from orchestrator.surfaces.mcp.transports.served import OpenServed, Served, orchestrator_served
