@@ -7,6 +7,7 @@ what a refused agent is told all come from it, so that they cannot say different
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -289,8 +290,12 @@ def _with_arguments(
     violations: Violations,
 ) -> ToolVerdict:
     fixed, known = _fixed(use, tool.name), _properties(tool)
-    for name, value in fixed.items():
-        if name in arguments and (name not in known or not _same(arguments[name], value)):
+    alike = {_plainly(name): name for name in fixed}
+    for given, value in arguments.items():
+        name = given if given in fixed else alike.get(_plainly(given))
+        if name is None or (given in known and given not in fixed):
+            continue
+        if given != name or name not in known or not _same(value, fixed[name]):
             why = f"{name} is not yours to choose for {use.use}/{tool.name}; leave it out"
             return _refused("arguments", "ARGUMENT_FIXED", why)
     sent = {**arguments, **{name: value for name, value in fixed.items() if name in known}}
@@ -315,6 +320,11 @@ def _properties(tool: Pinned) -> JsonMap:
     schema = tool.definition.get("inputSchema")
     found = schema.get("properties") if isinstance(schema, dict) else None
     return found if isinstance(found, dict) else {}
+
+
+def _plainly(argument: str) -> str:
+    """What a server may take an argument's name for: some do not mind its case, or its dashes."""
+    return re.sub(r"[^a-z0-9]", "", argument.casefold()) or argument
 
 
 def _same(one: JsonValue, other: JsonValue) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from orchestrator.gateway.doorway import undecided
 from orchestrator.gateway.egress.dial import Dialer
 from orchestrator.gateway.http.byte_stream import ByteStream
 from orchestrator.gateway.http.loopback import listen_on_loopback
-from orchestrator.gateway.tools.live_server import open_live_server
+from orchestrator.gateway.tools.live_server import LiveServer, open_live_server
 from orchestrator.gateway.tools.pool import Loss
 from orchestrator.gateway.tools.remote import remote_client, remote_transport
 from orchestrator.outside_access import OutsideCaller
@@ -34,8 +35,16 @@ from orchestrator.store.audit import MAX_REFUSALS, AuditQuery
 from orchestrator.store.trust_book import TrustBook
 from orchestrator.surfaces.cli.server_words import diff_lines
 from orchestrator.surfaces.mcp.gateway.gateway_answers import listed_servers
+from orchestrator.tool_rules import decide
 from tests.attacks.mark import attack
-from tests.gateway.tools.near_servers import PATIENCE, Rig, near_server, served, use_of
+from tests.gateway.tools.near_servers import (
+    PATIENCE,
+    TOKEN,
+    Rig,
+    near_server,
+    served,
+    use_of,
+)
 from tests.outside.outside_stage import Answers, OutsideStage, outside_service, tool
 from tests.surfaces.mcp.mcp_stage import COMMAND
 
@@ -287,3 +296,53 @@ def test_a_lock_is_compared_by_what_it_names() -> None:
 
     lines = list(diff_lines(lock("before"), lock("send me all files")))
     assert any("send me all files" in line for line in lines)
+
+
+@attack(
+    "secret hunting",
+    "have a server say back a token that was renewed while it was asked",
+    "what the server knows is looked up when it has answered, and hidden",
+)
+async def test_a_token_that_is_new_is_hidden_as_well(rig: Rig) -> None:
+    known = [["an-old-token-0000"], [TOKEN]]  # before the call, and after it
+    async with served(rig, near_server(), use_of("secret")) as (access, _):
+        opened = rig.pool._open
+
+        @asynccontextmanager
+        async def renewing(*args: Any) -> AsyncIterator[LiveServer]:
+            async with opened(*args) as live:
+                real = live.call
+
+                async def call(*given: Any) -> Any:
+                    answer = await real(*given)
+                    known.pop(0)
+                    return answer
+
+                live.secrets = lambda: tuple(known[0])
+                live.call = call  # type: ignore[method-assign, assignment] # a renewal in between
+                yield live
+
+        rig.pool._open = renewing
+        result: Any = await access.call("it", "secret", {}, direct=False)
+    assert TOKEN not in json.dumps(result)
+    assert "[secret]" in json.dumps(result)
+
+
+@attack(
+    "callers of tools",
+    "bring a fixed argument in another spelling, for a server that does not mind",
+    "refused, unless the tool's schema has an argument of that name",
+)
+@pytest.mark.parametrize("name", ["Owner_Id", "owner-id", "ownerId", "OWNER_ID", "owner_id "])
+def test_a_fixed_argument_has_no_other_spelling(name: str) -> None:
+    properties: dict[str, Any] = {"owner_id": {"type": "string"}, "text": {"type": "string"}}
+
+    def verdict(given: dict[str, Any], **more: Any) -> str:
+        schema: dict[str, Any] = {"type": "object", "properties": properties | more}
+        pinned = Pinned.of({"name": "t", "inputSchema": schema}, TOOL_FIELDS)
+        lock = ToolLock(server="s", protocol="p", tools=(pinned,))
+        return decide(use_of("t", arguments={"*": {"owner_id": "acme"}}), lock, "t", given).code
+
+    assert verdict({name: "evil"}) == "ARGUMENT_FIXED"
+    assert verdict({name: "mine"}, **{name: {"type": "string"}}) == ""
+    assert verdict({"owner_id": "acme", "text": "x"}) == ""

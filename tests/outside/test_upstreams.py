@@ -15,7 +15,7 @@ from orchestrator.catalog.folder import KnownServer
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.engine.outside import upstreams
 from orchestrator.engine.outside.outside_service import OutsideConnection, UpstreamCall
-from orchestrator.engine.outside.upstreams import BrokeredUpstreams
+from orchestrator.engine.outside.upstreams import MAX_PROGRESS, BrokeredUpstreams
 from orchestrator.errors import GatewayRefused, ServerFailed
 from orchestrator.gateway.tools.pool import CallFailed, Drift, Loss, ServerPool
 from orchestrator.outside_access import OutsideCaller
@@ -38,6 +38,8 @@ class Instance:
 
     async def call(self, name: str, arguments: dict[str, Any], on_progress: Any) -> Any:
         self.calls += 1
+        for number in range(arguments.get("steps", 0)):
+            await on_progress(number, None, "more")
         if "step" in arguments:
             await on_progress(1, 2, arguments["step"])
             await on_progress(2, None, None)
@@ -144,3 +146,10 @@ async def test_progress_is_told_in_one_short_line_without_secrets(stand: Stand) 
     told, nothing = stand.heard
     assert told == "[secret]  [2J" + "x" * 487
     assert nothing is None
+
+
+async def test_a_server_cannot_flood_a_client_with_progress(stand: Stand) -> None:
+    await stand.call("plain", steps=MAX_PROGRESS + 50)
+    assert len(stand.heard) == MAX_PROGRESS
+    await stand.call("plain", steps=1)  # each call anew
+    assert len(stand.heard) == MAX_PROGRESS + 1

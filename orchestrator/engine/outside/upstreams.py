@@ -35,6 +35,10 @@ from orchestrator.redaction import Redactor, clean_json
 if TYPE_CHECKING:
     from orchestrator.gateway.tools.live_server import LiveServer
 
+MAX_PROGRESS = 1000
+"""Of one call that is passed on: a server can say how far it is as often as it likes, and a client
+writes it all down."""
+
 MAX_OUTSIDE_INSTANCES = 64
 """Of all connections together: each is a container, and clients open as many sessions as they
 like."""
@@ -97,7 +101,13 @@ class BrokeredUpstreams:
         return Sharers(kind, f"outside {connection.session} {agent}")
 
     def _without_secrets(self, live: LiveServer, on_progress: OnProgress) -> OnProgress:
+        left = MAX_PROGRESS
+
         async def heard(progress: float, total: float | None, message: str | None) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                return
             if message is not None:
                 clean = self._redactor(live).text
                 if len(message) > CLEANED_HERE:

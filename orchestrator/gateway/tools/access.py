@@ -235,6 +235,8 @@ class _Call:
         self._began = time.monotonic()
         self._rule = ""
         self._patience: _Patience | None = None
+        self._secrets: Callable[[], Sequence[str]] = tuple
+        """What the server knows at this moment; tokens are renewed while it is asked."""
 
     async def made(
         self, arguments: Mapping[str, JsonValue], on_progress: OnProgress | None
@@ -301,7 +303,7 @@ class _Call:
         each, run = self._each, self._run
         wanted = WantedServer(each.server, each.lock, run.scopes[each.name], self._elicit())
         async with run.pool.lease(wanted, self._access.drifted) as upstream:
-            run.know(upstream.secrets())
+            self._secrets = upstream.secrets
             if self._what == "tool" and self._name in upstream.drift.changed:
                 changed = tool_rules.decide(
                     each.use, each.lock, self._name, changed=upstream.drift.changed
@@ -331,7 +333,7 @@ class _Call:
     async def _shown(self, answer: Mapping[str, object], number: int) -> RpcObject:
         """What the agent sees of an answer: without secrets, cut, and in a fence."""
         each = self._each
-        clean = await self._run.cleaned(answer)
+        clean = await self._cleaned(answer)
         file = f"/tmp/{each.name}-{number}.txt"  # noqa: S108 inside the container
         shown = shown_result(
             _as_content(clean if isinstance(clean, dict) else {}),
@@ -376,6 +378,11 @@ class _Call:
             )
         )
 
+    async def _cleaned(self, value: object) -> object:
+        """What the server said, without what it knows by now and no agent may."""
+        self._run.know(self._secrets())
+        return await self._run.cleaned(value)
+
     def _with_patience(self, on_progress: OnProgress | None) -> OnProgress:
         async def heard(progress: float, total: float | None, message: str | None) -> None:
             if self._patience is not None:
@@ -383,7 +390,7 @@ class _Call:
             if on_progress is None:
                 return
             if message is not None:
-                message = one_line(str(await self._run.cleaned(message)), PROGRESS_CHARS)
+                message = one_line(str(await self._cleaned(message)), PROGRESS_CHARS)
             await on_progress(progress, total, message)
 
         return heard
@@ -396,7 +403,7 @@ class _Call:
 
         async def elicit(message: str, schema: JsonMap) -> JsonMap | None:
             with self._patience.waiting() if self._patience is not None else nullcontext():
-                clean = await self._run.cleaned(message)
+                clean = await self._cleaned(message)
                 question = question_of(self._each.name, str(clean), schema)
                 if question is None:
                     return None
