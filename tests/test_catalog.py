@@ -454,7 +454,8 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
             "session:\n  idle_after: 2h",
             (
                 "agent.md:4: session.stop_seconds: is 1800, less than idle_seconds, which is "
-                "7200, and they come one after the other; write a longer or a shorter one"
+                "7200; idle comes first, then stop, then expire: raise stop_seconds, or lower "
+                "idle_seconds"
             ),
         ),
         (
@@ -542,7 +543,7 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
         ),
         (
             "secrets:\n  - {name: t, hosts: [x.org], paths: [/a], header: Host}",
-            "agent.md:5: secrets[0].header: is Host, which the orchestrator sets itself",
+            "agent.md:5: secrets[0].header: is Host, which the orchestrator sets itself; rename it",
         ),
         (
             "secrets:\n  - {name: t, hosts: [x.org], paths: [/a], variable: T}",

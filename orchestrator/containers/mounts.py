@@ -260,7 +260,7 @@ def _opened(given: Path, *, file: bool = False) -> tuple[Path, str]:
     except FileNotFoundError as exc:
         raise MountRefused(f"{given} does not exist, so no agent can be shown it") from exc
     except NotADirectoryError as exc:
-        raise MountRefused(f"{given} is not a directory; share one of those") from exc
+        raise MountRefused(f"{given} is not a directory; name one") from exc
     except OSError as exc:
         raise MountRefused(f"{given} cannot be opened: {exc.strerror}") from exc
     try:

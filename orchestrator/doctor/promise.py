@@ -46,7 +46,7 @@ async def ask(
         raise ProbeFailed(f"the probe ended with exit code {done.code}: {' '.join(words)}")
     facts = json.loads(done.stdout)
     if not isinstance(facts, dict):
-        raise ProbeFailed("the probe said something that makes no sense")
+        raise ProbeFailed("the probe printed no JSON object; run the doctor again")
     return facts
 
 

@@ -247,13 +247,17 @@ class Secret(Frozen):
                 "the agent have it"
             )
         if self.expose is not None and (self.hosts or self.paths):
-            raise ValueError("expose lets the agent have it, so hosts and paths limit nothing")
+            raise ValueError(
+                "expose lets the agent have it, so hosts and paths limit nothing; remove them"
+            )
         if self.hosts and not self.paths:
             raise ValueError('paths is missing: say what of the hosts, such as "/repos/acme/**"')
         if self.variable is not None and self.expose is None:
             raise ValueError("variable needs `expose: env`; otherwise no variable is set")
         if self.header.lower() in OWN_HEADERS:
-            raise ValueError(f"header is {self.header}, which the orchestrator sets itself")
+            raise ValueError(
+                f"header is {self.header}, which the orchestrator sets itself; rename it"
+            )
         return self
 
     @property
@@ -305,8 +309,8 @@ class Session(Frozen):
             first, then = getattr(self, sooner), getattr(self, later)
             if then < first:
                 raise ValueError(
-                    f"{later} is {then:g}, less than {sooner}, which is {first:g}, and they come "
-                    "one after the other; write a longer or a shorter one"
+                    f"{later} is {then:g}, less than {sooner}, which is {first:g}; idle comes "
+                    f"first, then stop, then expire: raise {later}, or lower {sooner}"
                 )
         return self
 
@@ -457,7 +461,7 @@ class AgentSpec(Frozen):
         if self.memory == "rw" and not self.session.keep:
             raise ValueError("memory is rw, but only a session has a memory; add `session: true`")
         if self.warm and self.session.keep:
-            raise ValueError("warm is for calls without a session; remove one of them")
+            raise ValueError("warm is for agents without sessions; remove warm, or session")
         if self.workspace.gitignore and self.workspace.mode != "copy":
             raise ValueError("workspace.gitignore is for copies; write `mode: copy`, or remove it")
         kept = [secret.name for secret in self.secrets]

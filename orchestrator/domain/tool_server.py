@@ -35,7 +35,7 @@ def _check_url(text: str) -> str:
     if parts.username is not None or parts.password is not None:
         raise ValueError("has a user or a password in it; name a secret under auth instead")
     if parts.fragment or port == 0 or not text.isprintable() or " " in text:
-        raise ValueError("has a part that no request can carry; remove it")
+        raise ValueError("has a #, a space, port 0 or an invisible character in it; remove that")
     return text
 
 

@@ -160,7 +160,9 @@ class Desk:
             return wanted.model_copy(update={"decision": "rejected", "message": NO_MORE_APPROVALS})
         if not await self._exchanges.request(wanted):
             # Or the approval of one call could be used for another, which no caller has seen.
-            self._record.note("warning", f"{tool} asks for a word about {call_id} twice; refused")
+            self._record.note(
+                "warning", f"{tool} asks a second time to be approved, as {call_id}; refused"
+            )
             return wanted.model_copy(update={"decision": "rejected", "message": ASKED_TWICE})
         size = len(json.dumps(wanted.input, ensure_ascii=False))
         self._record.note(

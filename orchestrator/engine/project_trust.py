@@ -65,7 +65,9 @@ class ProjectTrust:
         """Where the agents are now: a link may lead elsewhere by then."""
         real = _real(self._named)
         if real is None:
-            raise OperatorError(f"{self._named} leads nowhere, by a link; mend or remove that")
+            raise OperatorError(
+                f"{self._named} is a link to a place that is not there; mend it, or remove it"
+            )
         return real
 
     @property
@@ -124,8 +126,8 @@ class ProjectTrust:
         if wants:
             raise NotTrusted(
                 f"the server {server.name!r} is not started: {self._shown} is not trusted with "
-                f"what it wants ({'; '.join(wants[:WANTS_SHOWN])}); a person looks at it and says "
-                "--yes, or trusts an agent that uses it"
+                f"what it wants ({'; '.join(wants[:WANTS_SHOWN])}); if you agree to that, call "
+                "this again with --yes, or trust an agent that uses it (`orchestrator trust`)"
             )
 
     def server_wants(self, server: ToolServer) -> tuple[str, ...]:

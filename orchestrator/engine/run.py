@@ -132,7 +132,10 @@ async def _hand_back(live: LiveRun, stage: Stage, snapshot: Snapshot, copies: Co
         except OrchestratorError as exc:
             record.note("warning", f"the agent's changes are lost: {exc}")
     if limit.cancelled_caught:
-        record.note("warning", "the agent's changes took too long to read; some may be lost")
+        record.note(
+            "warning",
+            f"the agent's changes were not read within {COLLECT_SECONDS:.0f} s; some may be lost",
+        )
     if handed is None:
         with anyio.CancelScope(shield=True):
             handed = await copies.recall(live.run_id, record)

@@ -230,7 +230,9 @@ class ParentAccess:
             raise _Unusable(NOBODY)
         self._told += 1
         if self._told > MAX_TOLD:
-            raise _Unusable(f"that were {MAX_TOLD} reports, and no more are passed on; go on")
+            raise _Unusable(
+                f"{MAX_TOLD} reports were passed on, which is the most; go on without reporting"
+            )
         self._tell(summary, status)
         return "reported"
 

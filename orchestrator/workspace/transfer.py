@@ -187,7 +187,9 @@ async def collect(
         with anyio.move_on_after(KILL_SECONDS) as limit:
             await box.kill_all()
         if limit.cancelled_caught:
-            raise CopyFailed("the agent's processes did not end, so its copy cannot be trusted")
+            raise CopyFailed(
+                "the agent's processes could not be ended, and could change the copy that is read"
+            )
     try:
         await anyio.to_thread.run_sync(make_folder, folder)
         changes = await _collected(box, snapshot, folder, limit_bytes, target, mend=not at_work)

@@ -175,7 +175,7 @@ def test_a_workspace_that_is_not_there_has_one_answer(
     (here / "file").touch()
     for name, why in (
         ("nowhere", "does not exist, so no agent can be shown it"),
-        ("file", "is not a directory; share one of those"),
+        ("file", "is not a directory; name one"),
     ):
         assert run("plan", "mine", "--workspace", str(here / name)) == 5
         said = "agent 'mine' takes no workspace; call it without one"

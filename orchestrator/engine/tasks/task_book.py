@@ -250,7 +250,7 @@ class TaskBook:
         if text == LAST:
             newest = await self.store.find_runs(limit=1, projects=(project,), asked_for=True)
             if not newest:
-                raise RunNotFound("nothing has run in this project yet")
+                raise RunNotFound(f"nothing has run in {project} yet")
             return newest[0].run_id
         if await self.store.run(text) is not None:
             return text
@@ -297,7 +297,7 @@ class TaskBook:
         the answer says nothing.
         """
         if not answer.strip():
-            raise RunRefused("an answer has words; say something, if only that you do not know")
+            raise RunRefused("the answer is empty; say something, if only that you do not know")
         record = await self._record(run_id, caller)
         for below in await self.store.descendants(run_id):
             if await self._exchanges.question(below, message_id) is not None:

@@ -184,7 +184,8 @@ class HttpUpstream:
                 )
             except (OSError, ValueError, ImportError):
                 raise UpstreamLost(
-                    "the environment's proxy or certificate settings cannot be used"
+                    "the proxy or the certificates that its environment names cannot be used; "
+                    "check HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE"
                 ) from None
         return self._client
 

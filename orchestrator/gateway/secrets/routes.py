@@ -169,7 +169,7 @@ class RouteAccess:
             )
         if head.header("upgrade"):
             raise Refused(
-                f"a connection cannot become something else than HTTP here. {NOT_A_FAULT}"
+                f"a connection carries HTTP alone here, and cannot be upgraded. {NOT_A_FAULT}"
             )
         return find_route(self._secrets, head.method, head.target)
 

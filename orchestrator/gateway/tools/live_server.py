@@ -166,7 +166,7 @@ class LiveServer:
         except MCPError as exc:
             raise CallFailed(self.loss.why or str(exc.error.message)[:MESSAGE_CHARS]) from None
         except (ValidationError, RuntimeError):
-            raise CallFailed("it answered with what is no answer of MCP") from None
+            raise CallFailed("its answer is not one that MCP knows") from None
         raise CallFailed("it wants to know more and more, and does not answer")
 
     async def _given(self, wanted: t.InputRequiredResult) -> dict[str, Any]:

@@ -267,7 +267,7 @@ def _talk(tasks: Tasks, waiting: Waiting, who_calls: WhoCalls) -> dict[str, Any]
             return await go_on(ctx, task_id, wait)
         approved = [*(approve or ()), *(edited_input or ())]
         if approve_all and reject_all:
-            raise CallInvalid("approve_all and reject_all exclude each other; give one of them")
+            raise CallInvalid("approve_all and reject_all are both true; give one of them")
         if now and (approved or approve_all):
             raise CallInvalid("now would stop what is approved; leave it out, or say it later")
         heard = task_id

@@ -104,7 +104,7 @@ class Listing:
 
     def _add(self, path: str, found: FoundEntry) -> None:
         if problem := path_problem(path):
-            raise Odd(f"a path is none: {problem}")
+            raise Odd(f"a path cannot be used: {problem}")
         if path in self.found:
             raise Odd("one path comes twice")
         if len(self.found) >= MAX_CHANGES:

@@ -74,8 +74,10 @@ BAD: tuple[Bad, ...] = (
     Bad("approve r2 c1 c2 --input {}", USAGE, "--input goes with exactly one CALL"),
     Bad("approve r2 c1 --input {", USAGE, "--input is no JSON"),
     Bad("approve r2 c1 --input []", USAGE, "--input must be a JSON object"),
-    Bad("trust --yes --revoke", USAGE, "--yes, --list and --revoke exclude each other"),
-    Bad("trust . --agents-dir agents", USAGE, "DIR and --agents-dir exclude each other"),
+    Bad("trust --yes --revoke", USAGE, "take one of --yes, --list and --revoke"),
+    Bad(
+        "trust . --agents-dir agents", USAGE, "name the project with DIR or with --agents-dir, not"
+    ),
     Bad("cost --by colour", USAGE, "--by takes one of agent, day, project, model"),
     Bad("cost --since last-week", USAGE, "'last-week' is no time"),
     Bad("approve --all", USAGE, "--all goes with a RUN"),
@@ -103,7 +105,7 @@ BAD: tuple[Bad, ...] = (
     Bad("wait r1 r9", CALLER, "there is no run 'r9'"),
     Bad("resume r1 again", CALLER, "r1 has ended and its container is gone"),
     Bad("reply r2 m9 blue", CALLER, "r2 has asked no question 'm9'"),
-    Bad("reply r2 m1 ' '", CALLER, "an answer has words"),
+    Bad("reply r2 m1 ' '", CALLER, "the answer is empty"),
     Bad("approve r2 c9", CALLER, "r2 has no tool call c9"),
     Bad("approve", CALLER, "several tool calls wait: r2 c1, r2 c2; name the calls"),
     Bad("approve r2", CALLER, "several tool calls wait: r2 c1, r2 c2; name the calls"),

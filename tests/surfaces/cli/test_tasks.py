@@ -431,7 +431,7 @@ def test_a_run_in_the_background_goes_on_when_it_asks(project: Project) -> None:
 def test_an_answer_without_words_is_none(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for answer in ("", "  "):
         assert run("reply", "r1", "m1", answer) == 5
-        assert capsys.readouterr().err.startswith("error: an answer has words")
+        assert capsys.readouterr().err.startswith("error: the answer is empty")
 
 
 def _read_until(terminal: int, wanted: bytes) -> bytes:

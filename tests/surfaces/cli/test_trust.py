@@ -70,7 +70,7 @@ def test_trust_shows_what_agents_could_reach_and_asks(
         "  search",
         "  + network: a.org",
         "what has a + is new: you have not trusted them with it",
-        "nothing is trusted that was not before",
+        "nothing new is trusted",
     ]
     assert untrusted(capsys) == {"search": ["network: a.org"]}
     asked += answering(monkeypatch, True)

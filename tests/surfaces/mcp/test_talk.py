@@ -146,7 +146,7 @@ async def test_tool_calls_are_rejected_and_approved_with_other_input(serve: Serv
         assert said == "there is nothing to do; give approve, reject, or input"
         both = {"approve_all": True, "reject_all": True}
         _, said = await server.refused("resume_subagent_task", **task, **both)
-        assert said.startswith("approve_all and reject_all exclude each other")
+        assert said.startswith("approve_all and reject_all are both true")
         _, said = await server.refused(
             "resume_subagent_task", **task, approve_all=True, input="and be quick", now=True
         )

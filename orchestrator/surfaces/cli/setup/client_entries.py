@@ -37,22 +37,6 @@ _WITHHELD_BY_GEMINI = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|KEY|AUTH|CREDENTI
 """Variables with such a name are not handed to a server unless its entry names them (0.61)."""
 
 
-class Client(NamedTuple):
-    """One program that can call us."""
-
-    title: str
-    file: str
-    """In the project."""
-    kind: Literal["json", "toml"]
-    path: tuple[str, ...]
-    """Where in the file the entry belongs."""
-    entry: Callable[[str, Path], Entry]
-    """Our command and the agents directory -> the entry. A team shares the file: so the entry names
-    no place of one machine where the client can do without."""
-    asks: str
-    """For people: what it asks, what it was told not to ask, what it withholds."""
-
-
 def _plain(command: str, agents: Path) -> Entry:  # noqa: ARG001 the shape of an entry
     """For clients that start servers in the project's folder, where the server looks by itself."""
     return {"command": command, "args": ["serve"]}
@@ -86,13 +70,26 @@ def _codex(command: str, agents: Path) -> Entry:
     }
 
 
+class Client(NamedTuple):
+    """One program that can call us."""
+
+    title: str
+    file: str
+    """In the project."""
+    asks: str
+    """For people: what it asks, what it was told not to ask, what it withholds."""
+    entry: Callable[[str, Path], Entry] = _plain
+    """Our command and the agents directory -> the entry. A team shares the file: so the entry names
+    no place of one machine where the client can do without."""
+    path: tuple[str, ...] = ("mcpServers", SERVER)
+    """Where in the file the entry belongs."""
+    kind: Literal["json", "toml"] = "json"
+
+
 KNOWN_CLIENTS: Mapping[str, Client] = {
     "claude": Client(
         title="Claude Code",
         file=".mcp.json",
-        kind="json",
-        path=("mcpServers", SERVER),
-        entry=_plain,
         asks="""\
 It asks whether you trust the folder ("No, exit" is preselected), then whether to use the server
 subagents: choose "Use this MCP server". The preselected "Continue without" is remembered; `claude
@@ -102,9 +99,6 @@ mcp reset-project-choices` has it ask again. `claude -p` asks nothing and needs
     "codex": Client(
         title="codex",
         file=".codex/config.toml",
-        kind="toml",
-        path=("mcp_servers", SERVER),
-        entry=_codex,
         asks="""\
 It asks whether you trust the folder, and reads the file only if you do; `codex exec` does not ask,
 and reads it in a folder that you have trusted. The file approves the tools that start agents, wait
@@ -112,13 +106,13 @@ for them and talk to them; codex asks before apply_changes and cancel_task, and 
 without those two. codex waits for the server and does not begin without it (`required`); it hands
 the server only the variables that env_vars names: add those that hold secrets of yours
 (ORCHESTRATOR_SECRET_...).""",
+        entry=_codex,
+        path=("mcp_servers", SERVER),
+        kind="toml",
     ),
     "copilot": Client(
         title="Copilot CLI",
         file=".mcp.json",
-        kind="json",
-        path=("mcpServers", SERVER),
-        entry=_plain,
         asks="""\
 It asks whether you trust the folder ("Yes" is preselected) and starts the server only if you do; it
 asks before each tool. `copilot -p` needs --trust-folder and --allow-tool=subagents.""",
@@ -126,9 +120,6 @@ asks before each tool. `copilot -p` needs --trust-folder and --allow-tool=subage
     "gemini": Client(
         title="gemini",
         file=".gemini/settings.json",
-        kind="json",
-        path=("mcpServers", SERVER),
-        entry=_gemini,
         asks="""\
 It asks whether you trust the folder ("Trust folder" is preselected) and starts the server only if
 you do; it asks before each tool. `gemini -p` cannot ask: in a folder that you have not trusted, set
@@ -136,35 +127,32 @@ GEMINI_CLI_TRUST_WORKSPACE=true (--skip-trust comes too late for this file), and
 --allowed-tools, such as mcp_subagents_run_subagent. gemini withholds variables with KEY, TOKEN,
 SECRET and the like in their names: the entry hands over those of the orchestrator; add those that
 hold secrets of yours (ORCHESTRATOR_SECRET_...).""",
+        entry=_gemini,
     ),
     "vscode": Client(
         title="VS Code",
         file=".vscode/mcp.json",
-        kind="json",
-        path=("servers", SERVER),
-        entry=_vscode,
         asks="It asks whether you trust the server before it first starts it, and before tools.",
+        entry=_vscode,
+        path=("servers", SERVER),
     ),
     "cursor": Client(
         title="Cursor",
         file=".cursor/mcp.json",
-        kind="json",
-        path=("mcpServers", SERVER),
-        entry=_cursor,
         asks="""\
 Switch the server subagents on in its settings, under MCP. It asks before each tool unless auto-run
 is on.""",
+        entry=_cursor,
     ),
     "zed": Client(
         title="Zed",
         file=".zed/settings.json",
-        kind="json",
-        path=("context_servers", SERVER),
-        entry=_zed,
         asks="""\
 It reads the file in a folder that you have trusted, and asks before each tool unless
 agent.tool_permissions says otherwise. The entry names this folder by its path on this machine: in
 another copy of the project it has to be another one.""",
+        entry=_zed,
+        path=("context_servers", SERVER),
     ),
 }
 """All whose files `orchestrator init --client` writes."""

@@ -38,9 +38,9 @@ def trust(
 ) -> None:
     """Show what the agents of a project could reach, and let them, if you agree."""
     if sum((yes, list_, revoke)) > 1:
-        raise typer.BadParameter("--yes, --list and --revoke exclude each other")
+        raise typer.BadParameter("take one of --yes, --list and --revoke")
     if directory is not None and agents_dir is not None:
-        raise typer.BadParameter("DIR and --agents-dir exclude each other")
+        raise typer.BadParameter("name the project with DIR or with --agents-dir, not with both")
     if list_:
         _list_trusted(as_json)
     elif revoke:
@@ -68,7 +68,7 @@ def _trust(settings: Settings, *, yes: bool, as_json: bool) -> None:
         return
     if not yes and not _agreed():
         note_trust(settings, str(project.agents_dir), allowed=False)
-        print("nothing is trusted that was not before")
+        print("nothing new is trusted")
         raise typer.Exit(EXIT_NOT_AGREED)
     note_trust(settings, str(project.agents_dir), allowed=True)
     project.trust(catalog)  # as they were read above, and have been shown

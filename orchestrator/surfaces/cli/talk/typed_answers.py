@@ -110,7 +110,7 @@ class TypedAnswers:
 
         try:
             if event.kind == "asked" and not line:
-                self._say("an answer has words; type it and press Enter")
+                self._say("type an answer and press Enter")
                 return
             if event.kind == "asked":
                 await self._book.reply(self._run_id, which, line, None)
