@@ -23,6 +23,7 @@ from tests.bench.latency import latency, rate
 from tests.bench.queued import queued
 from tests.bench.report import as_json, four_numbers, markdown, print_table, write_page
 from tests.bench.row import Row
+from tests.bench.runners import runners
 from tests.bench.runs import runs, server_start
 from tests.bench.sessions import sessions
 from tests.bench.spares import idle_spare, spare_crowd, spares
@@ -49,6 +50,7 @@ CASES: dict[str, Case] = {
     "egress": egress,
     "tasks": tasks,
     "queued": queued,
+    "runners": runners,
 }
 
 PAGE = Path(__file__).parent / "README.md"

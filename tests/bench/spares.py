@@ -55,7 +55,7 @@ async def spares(stage: Stage) -> tuple[Row, ...]:
         async with on_bridge(stage, model.url) as url:
             command = docker_run(stage, folder, plan, "bridge", url)
             for round_number in range(1 + stage.times(20, 6)):
-                await _calm(service, 1)
+                await calm(service, 1)
                 measured = await call(service, model), await theirs(command, model)
                 if round_number:  # the first one only warms up
                     ours.append(measured[0])
@@ -76,7 +76,7 @@ async def spare_crowd(stage: Stage) -> tuple[Row, ...]:
         for _ in range(stage.times(3, 1)):
             for warm, seconds in taken.items():
                 async with _open_warm(stage, model, warm) as (_, service):
-                    await _calm(service, warm)
+                    await calm(service, warm)
                     seconds.append(await _many(service, calls))
     return (
         Row(
@@ -139,7 +139,7 @@ async def _many(service: Service, calls: int) -> float:
     return time.perf_counter() - began
 
 
-async def _calm(service: Service, waiting: int) -> None:
+async def calm(service: Service, waiting: int) -> None:
     """Wait until so many spares wait, and nothing else is under way."""
 
     def so(state: PoolState) -> bool:

@@ -635,10 +635,9 @@ OTHERS = (
     persona(
         "is a persona for another runner",
         "persona: Do a.\ndescription: Does: a.\nmodel: gpt-5-codex\nrunner: codex\n",
-        agent(*LOOKING, description="Does: a."),
+        agent(*LOOKING, description="Does: a.", model="gpt-5-codex", workspace={"mode": "ro"}),
         "1 : names no tools",
         f"2 description: {QUOTED}",
-        "3 model: 'gpt-5-codex' is no model of Claude's; the default model is used",
         "4 runner: counts only in an agent.md",
     ),
     persona("is no persona", "services: {}\n", None, "1 : has no persona, so it is no agent"),

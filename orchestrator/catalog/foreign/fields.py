@@ -126,6 +126,8 @@ def _model(draft: Draft, field: str, value: object) -> None:
     elif family := next((each for each in MODEL_FAMILIES if each in plain), None):
         draft.fields["model"] = family
         draft.changed(field, f"'{shortened(text)}' is {family} here")
+    elif draft.dialect.name == "persona" and re.fullmatch(r"[\w.:/@-]+", text):
+        draft.fields["model"] = text  # it chooses the agent CLI, there as here
     elif draft.dialect.name == "claude" and re.fullmatch(r"[\w.:/@\[\]-]+", text):
         draft.fields["model"] = text
         draft.changed(

@@ -27,11 +27,16 @@ from orchestrator.containers.images.build import (
     remove_old_leftovers,
     text_file,
 )
-from orchestrator.containers.images.cli_parts import IMAGE_RUNNERS, cli_checksums, cli_files
+from orchestrator.containers.images.cli_parts import (
+    IMAGE_RUNNERS,
+    cli_checksums,
+    cli_files,
+    pinned_runners,
+)
 from orchestrator.containers.images.fetching import Progress, arch_of
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import DEFAULT_RUNNER
-from orchestrator.errors import ImageBuildFailed, ImageMissing
+from orchestrator.errors import ImageMissing
 from orchestrator.settings import Settings
 from orchestrator.shipped import PACKAGE, shipped_images
 
@@ -88,13 +93,17 @@ def current_tags(engine: Engine, settings: Settings, runner: str) -> tuple[str, 
     )
 
 
+def runners_here(engine: Engine) -> tuple[str, ...]:
+    """The runners that this engine can have an image for."""
+    return pinned_runners(arch_of(_arch(engine)))
+
+
 def all_current_tags(engine: Engine, settings: Settings) -> frozenset[str]:
     """Of all runners, and what they are built on."""
     arch = _arch(engine)
     tags = {image_tag(_common_inputs(base, arch)) for base in base_candidates(settings)}
-    for runner in IMAGE_RUNNERS:
-        with suppress(ImageBuildFailed):  # not pinned for this architecture
-            tags.update(current_tags(engine, settings, runner))
+    for runner in runners_here(engine):
+        tags.update(current_tags(engine, settings, runner))
     return frozenset(tags)
 
 
@@ -116,8 +125,8 @@ def find_agent_image(engine: Engine, settings: Settings, runner: str) -> str:
 def images_found(engine: Engine, settings: Settings) -> dict[str, str]:
     """Runner -> its image; "" for one that is not there."""
     found = dict.fromkeys(IMAGE_RUNNERS, "")
-    for runner in IMAGE_RUNNERS:
-        with suppress(ImageMissing, ImageBuildFailed):
+    for runner in runners_here(engine):
+        with suppress(ImageMissing):
             found[runner] = find_agent_image(engine, settings, runner)
     return found
 

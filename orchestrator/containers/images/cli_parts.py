@@ -126,6 +126,11 @@ IMAGE_RUNNERS = (DEFAULT_RUNNER, *PACKAGES)
 """The runners that there is an image for."""
 
 
+def pinned_runners(arch: Arch) -> tuple[str, ...]:
+    """Those of them that there is an image for on an architecture."""
+    return (DEFAULT_RUNNER, *(name for name, arches in PACKAGES.items() if arch in arches))
+
+
 def cli_checksums(settings: Settings, runner: str, arch: Arch) -> tuple[str, ...]:
     """What tells one set of a runner's programs from another."""
     if runner == DEFAULT_RUNNER:

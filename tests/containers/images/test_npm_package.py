@@ -14,7 +14,12 @@ import anyio.to_thread
 import pytest
 
 from orchestrator.containers.images.build import build_context
-from orchestrator.containers.images.cli_parts import IMAGE_RUNNERS, PACKAGES, cli_checksums
+from orchestrator.containers.images.cli_parts import (
+    IMAGE_RUNNERS,
+    PACKAGES,
+    cli_checksums,
+    pinned_runners,
+)
 from orchestrator.containers.images.npm_package import (
     NpmPackage,
     fetch_package,
@@ -176,5 +181,7 @@ def test_a_runner_that_is_not_pinned_for_an_architecture_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(PACKAGES, "codex", {"x64": PACKAGES["codex"]["x64"]})
+    assert "codex" in pinned_runners("x64")
+    assert "codex" not in pinned_runners("arm64")
     with pytest.raises(ImageBuildFailed, match="codex is pinned for x64, and this engine runs arm"):
         cli_checksums(read_settings(), "codex", "arm64")

@@ -396,10 +396,10 @@ def test_a_question_is_answered_right_there_at_the_terminal(project: Project) ->
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         try:
-            said = _read_until(terminal, b"type the answer to")
+            if b"\a" not in _read_until(terminal, b"type the answer to"):
+                _read_until(terminal, b"\a")  # before there is an answer, so it is not of the end
             os.write(terminal, b"blue\n")
-            said += _read_until(terminal, b"it is blue")
-            assert b"\a" in said
+            _read_until(terminal, b"it is blue")
             with suppress(OSError):  # it hangs up
                 while os.read(terminal, 4096):
                     pass

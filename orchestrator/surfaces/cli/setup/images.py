@@ -25,7 +25,8 @@ EVERY_RUNNER = "all"
 ImageRunnerOption = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="The agent CLI that is in it; `all` builds one image for each."
+        metavar="NAME",
+        help="The agent CLI that is in it; `all`: each that runs here.",
     ),
 ]
 
@@ -35,17 +36,17 @@ def build(*, runner: ImageRunnerOption = "claude", as_json: JsonOption = False) 
     """Build the image of a runner, unless it is there already."""
     # Here and below, not at the top: `--help` need not wait for docker and pydantic.
     from orchestrator.app import open_engine
-    from orchestrator.containers.images.agent_image import build_agent_image
+    from orchestrator.containers.images.agent_image import build_agent_image, runners_here
     from orchestrator.containers.images.cli_parts import IMAGE_RUNNERS
     from orchestrator.settings import read_settings
 
     began = time.monotonic()
     settings = read_settings()
-    runners = IMAGE_RUNNERS if runner == EVERY_RUNNER else (runner,)
-    if unknown := set(runners).difference(IMAGE_RUNNERS):
+    if runner not in (*IMAGE_RUNNERS, EVERY_RUNNER):
         known = ", ".join((*IMAGE_RUNNERS, EVERY_RUNNER))
-        raise typer.BadParameter(f"no runner {unknown.pop()!r}; known: {known}")
+        raise typer.BadParameter(f"no runner {runner!r}; known: {known}")
     with open_engine(settings) as engine, shown_progress() as progress:
+        runners = runners_here(engine) if runner == EVERY_RUNNER else (runner,)
         tags = [build_agent_image(engine, settings, each, progress) for each in runners]
     if as_json:
         seconds = round(time.monotonic() - began, 3)
