@@ -302,7 +302,8 @@ def _changes(copies: Copies, record: RunRecord) -> Changes:
             ) from None
         if not record.result.changed_files:
             raise ApplyRefused(
-                f"run {record.run_id} has changed no file: nothing was different in its copy, or "
-                "it worked on none (agent.md says `workspace: copy` where there is one)"
+                f"run {record.run_id} has changed no file, so there is nothing to apply; an agent "
+                "with `workspace: copy` in its agent.md changes files in a copy of what --workspace "
+                "names"
             ) from None
         raise

@@ -17,7 +17,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Run agents": ("run", "runs", "show", "logs", "apply", "wait", "resume", "cancel"),
     "Decide": ("pending", "reply", "approve", "reject"),
     "Look closer": ("plan", "cost", "audit", "sessions"),
-    "Write agents": ("init", "new", "import", "agents", "trust"),
+    "Write agents": ("init", "new", "import", "agents", "servers", "trust"),
     "Set up": (
         *("serve", "gateway", "doctor", "config", "images", "completion", "demo", "help"),
         "uninstall",

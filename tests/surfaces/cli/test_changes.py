@@ -300,7 +300,7 @@ def test_a_run_that_is_not_there_or_changed_nothing_is_told(
     run_id = json.loads(capsys.readouterr().out)["run_id"]
     for argv in (("show", run_id, "--patch"), ("apply", run_id)):
         assert run(*argv) == 5
-        assert capsys.readouterr().err.startswith(f"error: run {run_id} has changed no file: ")
+        assert capsys.readouterr().err.startswith(f"error: run {run_id} has changed no file, so ")
     assert run("show", run_id) == 0
     assert "changed" not in capsys.readouterr().out
 

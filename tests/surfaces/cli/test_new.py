@@ -90,7 +90,8 @@ def test_five_answers_make_an_agent_that_passes_the_check(
         "network:\n"
         "  allow: [docs.example.org]\n"
         "---\n\n"
-        "You are called by another program with one task. Fixes what is wrong: at once.\n"
+        "You are called by another program with one task. "
+        "What you are for: Fixes what is wrong: at once.\n"
     )
     assert run("agents", "check") == 0
     assert capsys.readouterr().out == "1 agent, all good\n"
