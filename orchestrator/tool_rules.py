@@ -113,19 +113,6 @@ def decide(
     return _with_arguments(use, pinned, arguments, rule, asks, violations)
 
 
-def decided_edit(
-    use: ServerUse,
-    lock: ToolLock,
-    name: str,
-    arguments: Mapping[str, JsonValue],
-    *,
-    violations: Violations = output.violations,
-) -> ToolVerdict:
-    """The same for what an approver has put in the place of a call's arguments."""
-    verdict = decide(use, lock, name, arguments, violations=violations)
-    return verdict.model_copy(update={"asks": False})
-
-
 def offered(use: ServerUse, lock: ToolLock, changed: Collection[str] = ()) -> tuple[JsonMap, ...]:
     """The tools that an agent is shown, as it is shown them."""
     return tuple(

@@ -303,7 +303,7 @@ def _changes(copies: Copies, record: RunRecord) -> Changes:
         if not record.result.changed_files:
             raise ApplyRefused(
                 f"run {record.run_id} has changed no file, so there is nothing to apply; an agent "
-                "with `workspace: copy` in its agent.md changes files in a copy of what --workspace "
-                "names"
+                "with `workspace: copy` in its agent.md changes files in a copy of the directory "
+                "that --workspace names"
             ) from None
         raise

@@ -26,6 +26,11 @@ from orchestrator.settings import Settings, read_settings
 PATIENCE = 120
 """For anything at all; the machine may be busy."""
 
+LEAVE_SECONDS = 30.0
+"""For processes and containers to end whose client has ended."""
+
+LEAVE_LOOK_SECONDS = 0.1
+
 LINE_BYTES = 4 * 1024 * 1024
 
 COMMAND = str(Path(sys.executable).with_name("orchestrator"))
@@ -147,6 +152,9 @@ async def on_stage(folder: Path, image: str) -> AsyncIterator[Stage]:
     stage = Stage(folder, image)
     async with open_runtime(stage.settings, reap=False) as stage.runtime:
         yield stage
+        with anyio.move_on_after(LEAVE_SECONDS):  # what a client has left behind is still ending
+            while stage.processes() or await stage.containers():
+                await anyio.sleep(LEAVE_LOOK_SECONDS)
         assert stage.processes() == []
         assert await stage.containers() == []
 
