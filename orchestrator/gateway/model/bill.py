@@ -14,12 +14,13 @@ from orchestrator.gateway.doorway import Observer
 from orchestrator.gateway.model.money.metering import Tally
 from orchestrator.gateway.model.verdicts import ModelVerdict
 
-FAILURES_IN_A_ROW = 5
+FAILURES_IN_A_ROW = 3
 """Requests of one turn that fail one after the other, before the next is refused with a status that
-ends the turn in every CLI. Some ask again without end: opencode 16 times a second."""
+ends the turn in every CLI. Some ask again without end: opencode 16 times a second after an answer
+that broke off, gemini for minutes."""
 
-FEWER_IN_A_ROW: dict[ModelVerdict, int] = {"quota": 1, "auth": 3, "cut": 3}
-"""The same where asking again helps less."""
+FEWER_IN_A_ROW: dict[ModelVerdict, int] = {"quota": 1}
+"""The same where asking again does not help."""
 
 ANSWERED: frozenset[ModelVerdict] = frozenset(("", "length", "refusal"))
 """The API has answered, whatever the answer is."""

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.container import HOME, MODEL_PORT, MODEL_URL, ContainerSpec, Launch
 from orchestrator.gateway.model.access import ModelAccess
-from orchestrator.gateway.model.bill import FEWER_IN_A_ROW, ModelRequestSeen
+from orchestrator.gateway.model.bill import FAILURES_IN_A_ROW, ModelRequestSeen
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.runners.acp.opencode import FRESH_OPENCODE, OPENCODE_FOLDER
 from orchestrator.runners.contract import WireFormat
@@ -173,6 +173,6 @@ async def test_opencode_does_not_ask_again_without_end_after_answers_that_broke_
 
     assert "sum 42" in played.output, played.output
     cut = [one for one in played.seen if one.verdict == "cut" and one.status == 200]
-    assert len(cut) == FEWER_IN_A_ROW["cut"]
+    assert len(cut) == FAILURES_IN_A_ROW
     assert played.seen[-1].error_type == "too_many_failures"
     assert "refused by the orchestrator: the model's answer broke off" in played.output
