@@ -64,8 +64,10 @@ async def call(raw: Raw, name: str, **arguments: object) -> Message:
 async def test_a_client_that_knows_only_the_document_gets_through(
     stage: Stage, tmp_path: Path
 ) -> None:
-    flags = ("--agents-dir", str(tmp_path / "link-to-agents"), "--runner", "codex")
-    flags += ("--runner-config", str(tmp_path / "runners.yaml"))
+    flags = [
+        *("--agents-dir", str(tmp_path / "link-to-agents"), "--runner", "codex"),
+        *("--runner-config", str(tmp_path / "runners.yaml")),
+    ]
     async with raw_server(stage, *flags, ORCHESTRATOR_COMPATIBILITY="1") as raw:
         hello = await raw.initialize("2024-11-05")
         assert hello["protocolVersion"] == "2024-11-05"
