@@ -102,9 +102,8 @@ class ModelBill:
         self.failed_in_a_row = 0
         self.gave_up = False
 
-    @property
-    def is_given_up(self) -> bool:
-        """So many requests have failed that no more are made for this turn; it counts as told."""
+    def gives_up(self) -> bool:
+        """Whether so many requests have failed that no more are made for this turn."""
         most = FEWER_IN_A_ROW.get(self.last.verdict, FAILURES_IN_A_ROW)
         if self.failed_in_a_row < most:
             return False
