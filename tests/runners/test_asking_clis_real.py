@@ -34,9 +34,12 @@ from orchestrator.domain.container import (
 )
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.gateway.parent import ParentAccess
+from orchestrator.runners.acp import gemini, opencode
 from orchestrator.runners.acp.gemini import Gemini
 from orchestrator.runners.acp.opencode import Opencode
 from orchestrator.runners.contract import Dialogue, LaunchTerms, Runner
+from orchestrator.runners.copilot import dialogue as copilot_dialogue
+from orchestrator.runners.copilot import launch as copilot_launch
 from orchestrator.runners.copilot.runner import Copilot
 from orchestrator.runners.launching import PLAIN_ENVIRONMENT
 from orchestrator.runners.signs import PermissionAsked, Ready, Sign, ToolCalled, TurnEnded
@@ -44,7 +47,7 @@ from orchestrator.wire.streams import Stream
 from tests.runners.acp.fake_gemini import FakeGemini
 from tests.runners.claude.fake_model import FakeModel, Say, Step, Use
 
-PATIENCE = 300
+PATIENCE = 240
 
 DONE = Say("All done.")
 
@@ -82,6 +85,10 @@ class Cli:
     """How it calls a tool of an MCP server."""
     hostile: str
     """A shell script: files that act on it without our switches, each leaving a mark."""
+    bare: Callable[[pytest.MonkeyPatch], None]
+    """Takes our switches away."""
+    acts: tuple[str, ...]
+    """Marks that are then left, and words that the model then hears."""
     model: type[FakeModel] = FakeAnthropic
     tells_reason: bool = True
     steers: bool = True
@@ -180,18 +187,53 @@ done
 """
 )
 
+
+def bare_copilot(patch: pytest.MonkeyPatch) -> None:
+    kept = ("clientName", "streaming", "requestPermission", "envValueMode")
+    terms = {key: copilot_launch._SESSION_TERMS[key] for key in kept}
+    patch.setattr(copilot_launch, "FRESH", 'exec "$@"')
+    patch.setattr(copilot_launch, "_SESSION_TERMS", terms)
+    patch.setattr(copilot_dialogue, "_OPTIONS", {})
+
+
+def bare_gemini(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(gemini, "EMPTY_FOLDER", WORKSPACE)
+    patch.setattr(gemini, "NO_CONTEXT", "")
+
+
+def bare_opencode(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(opencode, "FRESH_OPENCODE", 'exec "$@"')
+    patch.setattr(opencode, "EMPTY_FOLDER", WORKSPACE)
+
+
 CLIS = {
-    "copilot": Cli(Copilot(), "bash", "{server}-{tool}", COPILOT_FILES),
+    "copilot": Cli(
+        Copilot(),
+        "bash",
+        "{server}-{tool}",
+        COPILOT_FILES,
+        bare_copilot,
+        ("marked-workspace-start", "marked-home-start", "marked-mcp"),
+    ),
     "gemini": Cli(
         Gemini(),
         "run_shell_command",
         "mcp_{server}_{tool}",
         GEMINI_FILES,
+        bare_gemini,
+        ("marked-discovery", "marked-mcp", "OBEY-ME"),
         FakeGemini,
         tells_reason=False,
         steers=False,
     ),
-    "opencode": Cli(Opencode(), "bash", "{server}_{tool}", OPENCODE_FILES),
+    "opencode": Cli(
+        Opencode(),
+        "bash",
+        "{server}_{tool}",
+        OPENCODE_FILES,
+        bare_opencode,
+        ("marked-plugin", "marked-mcp", "OBEY-ME"),
+    ),
 }
 
 
@@ -452,3 +494,19 @@ async def test_nothing_in_the_workspace_or_in_a_home_that_was_kept_acts(
     assert ended.text == "All done."
     assert "OBEY" not in "".join(s.heard)
     assert [name for name in marks.split() if name.startswith("marked")] == []
+
+
+async def test_the_same_files_act_without_our_switches(
+    runtime: DockerRuntime, spec: ContainerSpec, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The traps are real ones: without this, the test above would prove nothing."""
+    cli.bare(monkeypatch)
+    tested = agent(permissions=Permissions(allow=("Bash", "Read", "Edit")))
+    steps = (cli.command("true"), DONE)
+    async with opened(runtime, spec, cli, *steps, prepare=cli.hostile) as held:
+        async with started(*held, tested) as s:
+            await s.turn("Go.")
+        marks = (await held[1].run(Launch(argv=("ls", "/tmp")))).stdout.decode()
+
+    found = f"{marks} {s.heard}"
+    assert [word for word in cli.acts if word not in found] == []
