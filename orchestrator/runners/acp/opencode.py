@@ -112,7 +112,7 @@ class Opencode:
     name = "opencode"
     abilities = Abilities(tells_cut=False)
     default_model = "claude-sonnet-5-5"
-    wire_formats: tuple[WireFormat, ...] = ("anthropic",)
+    wire_formats: tuple[WireFormat, ...] = tuple(_PROVIDERS)
     tools = ToolNames(version="opencode 1.18.33", built_in=frozenset(_PERMISSIONS))
     manners = AcpManners(
         words=OPENCODE_WORDS,
