@@ -18,8 +18,7 @@ from orchestrator.domain.container import AGENT_FILES
 from orchestrator.domain.task import Task
 from orchestrator.errors import AgentInvalid
 from orchestrator.gateway.model.given import ALIASES
-from orchestrator.gateway.model.money.price_table import TABLE
-from orchestrator.gateway.model.money.prices import is_listed, undecorated
+from orchestrator.gateway.model.money.prices import PRICES, is_listed, undecorated
 from orchestrator.plain_yaml import Loc, shortened
 from orchestrator.plan import Place, plan, shown_variables
 from orchestrator.runners.choice import RunnerWay, ways_of
@@ -203,20 +202,29 @@ def _subagent_remarks(agent: AgentSpec, catalog: Catalog) -> Iterator[Remark]:
 
 
 def _model_remarks(agent: AgentSpec) -> Iterator[Remark]:
-    name = undecorated(agent.model)
-    if is_listed(agent.model, "anthropic") or name in ALIASES:
+    """Models that leave open which they are, or whose price is not known; also those of single
+    runners.
+    """
+    yield from _model_remark(("model",), agent.model)
+    for runner, model in agent.models.items():
+        yield from _model_remark(("models", runner), model)
+
+
+def _model_remark(loc: Loc, model: str) -> Iterator[Remark]:
+    name = undecorated(model)
+    if is_listed(model) or name in ALIASES:
         return
     if name in UNDECIDED_MODELS:
-        message = f"'{agent.model}' leaves the model to the CLI, and we let an agent have"
-        yield Remark(("model",), f"{message} one; write {KNOWN_MODELS}")
+        message = f"'{model}' leaves the model to the CLI, and we let an agent have"
+        yield Remark(loc, f"{message} one; write {KNOWN_MODELS}")
         return
-    guess = did_you_mean(agent.model, (*ALIASES, *TABLE["anthropic"]), NEAR_ENOUGH)
+    guess = did_you_mean(model, (*ALIASES, *PRICES), NEAR_ENOUGH)
     hint = f"did you mean '{guess}'?" if guess else f"write {KNOWN_MODELS}"
     message = (
-        f"no price is known for '{shortened(agent.model)}', so runs are billed as the dearest "
+        f"no price is known for '{shortened(model)}', so runs are billed as the dearest "
         f"model that it could be; {hint}"
     )
-    yield Remark(("model",), message, stops=False)
+    yield Remark(loc, message, stops=False)
 
 
 def _runner_remarks(agent: AgentSpec) -> Iterator[Remark]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -188,7 +189,12 @@ class Planner:
 
     async def have_image(self) -> None:
         """Have the image that most agents run in, before the first call wants it."""
-        await self._engine.agent_image(DEFAULT_RUNNER)
+        runners = Counter[str]()
+        for agent in self._catalog().agents.values():
+            with suppress(OrchestratorError):  # told when it is called
+                runners[self._choose(agent).candidates[0].runner] += agent.image is None
+        most = max(runners, key=runners.__getitem__, default=DEFAULT_RUNNER)
+        await self._engine.agent_image(most)
 
     async def as_of_now(self, prepared: Prepared) -> Prepared:
         """The same, looked up again if it has waited: a run in a session before it may have changed

@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 
 from orchestrator.containers.docker.engine import Engine
+from tests.bench.broker import broker
 from tests.bench.crowd import crowd, memory
 from tests.bench.egress import egress
 from tests.bench.latency import latency, rate
@@ -48,6 +49,7 @@ CASES: dict[str, Case] = {
     "spare-crowd": spare_crowd,
     "workspace": workspace,
     "egress": egress,
+    "broker": broker,
     "tasks": tasks,
     "queued": queued,
     "runners": runners,

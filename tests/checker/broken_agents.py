@@ -401,10 +401,12 @@ DOUBTFUL = (
         "remove one",
     ),
     fields(
-        "a model of others",
-        "model: gpt-5",
-        "4: model: no price is known for 'gpt-5', so runs are billed as the dearest model that it "
-        "could be; write sonnet, opus, haiku, fable, or a model's full name",
+        "a model of others that is not known",
+        "model: gpt-99-ultimate\nrunner: codex\nmodels: {codex: gpt-5.55}",
+        "4: model: no price is known for 'gpt-99-ultimate', so runs are billed as the dearest "
+        "model that it could be; write sonnet, opus, haiku, fable, or a model's full name",
+        "6: models.codex: no price is known for 'gpt-5.55', so runs are billed as the dearest "
+        "model that it could be; did you mean 'gpt-5.5'?",
     ),
     fields(
         "a model that is not there yet",

@@ -13,6 +13,7 @@ from orchestrator.catalog.rules_text import parse_rules
 from orchestrator.domain.outside import OutsideIdentity, OutsideRules
 from orchestrator.errors import AgentIdInvalid, FallbackNotInRules, GatewayRefused, NoFallback
 from orchestrator.outside_access import OutsideCaller, decide, identify
+from tests.outside.outside_stage import LENIENT, SEED_RULES
 from tests.outside.random_rules import RULES, check_all
 
 LOCAL = OutsideCaller(name="main")
@@ -126,26 +127,7 @@ def test_a_decision_is_what_its_explanation_says_and_a_denial_wins(rules: Outsid
 
 # The documents of agent-mcp-gateway
 
-LENIENT = {"deny_on_missing_agent": False}
-
-SEED = {
-    "front-end": {
-        "allow": {
-            "servers": ["browser", "ui-components"],
-            "tools": {"browser": ["*"], "ui-components": ["search_*", "validate_*"]},
-        },
-        "deny": {"servers": ["database"]},
-    },
-    "back-end": {
-        "allow": {
-            "servers": ["database", "api-server"],
-            "tools": {"database": ["query", "list_*"], "api-server": ["*"]},
-        },
-        "deny": {"tools": {"database": ["drop_*", "truncate_*"]}},
-    },
-    "security-reviewer": {"allow": {"servers": ["*"], "tools": {"*": ["*"]}}},
-    "default": {"deny": {"servers": ["*"]}},
-}
+SEED = SEED_RULES["agents"]
 
 SPEC = {
     "everything": {"allow": {"servers": ["*"]}},

@@ -277,18 +277,20 @@ class _Connection:
         headers = list(response.headers)
         if isinstance(response.body, bytes):
             headers.append(("content-length", str(len(response.body))))
-        await self._send(h11.Response(status_code=response.status, headers=headers))
+        head = h11.Response(status_code=response.status, headers=headers)
+        if isinstance(response.body, bytes):
+            body = () if method == "HEAD" else (h11.Data(data=response.body),)
+            await self._send(head, *body, h11.EndOfMessage())  # at once: each write costs the wire
+            return
+        await self._send(head)
         if method != "HEAD":
-            if isinstance(response.body, bytes):
-                await self._send(h11.Data(data=response.body))
-            else:
-                async for chunk in response.body:
-                    if chunk:
-                        await self._send(h11.Data(data=chunk))
+            async for chunk in response.body:
+                if chunk:
+                    await self._send(h11.Data(data=chunk))
         await self._send(h11.EndOfMessage())
 
-    async def _send(self, event: h11.Event) -> None:
-        data = self._http.send(event)
+    async def _send(self, *events: h11.Event) -> None:
+        data = b"".join(self._http.send(event) or b"" for event in events)
         if data:
             try:
                 with anyio.fail_after(IDLE_SECONDS):

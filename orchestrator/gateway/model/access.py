@@ -182,7 +182,7 @@ class ModelAccess:
         if self._model and not (asked.plain_model and may_use(self._model, asked.model, provider)):
             log.info("refused the model %r to a container", asked.model)
             return model_errors.other_model(asked.model, self._model)
-        if bill.is_given_up:
+        if bill.gives_up():
             return model_errors.too_many_failures(bill.last.verdict, bill.failed_in_a_row)
         if not bill.takes_turn():
             return model_errors.out_of_turns(bill.most_requests)
@@ -247,7 +247,8 @@ def look_through(
 ) -> Looked:
     """What a request would have done elsewhere, if anything, and what it asks the model for."""
     try:
-        asked = read_body(body)
+        return api.look(read_body(body), len(body), call, rules)
     except Unreadable as exc:
         return Looked(str(exc), Asked())
-    return api.look(asked, len(body), call, rules)
+    except RecursionError:
+        return Looked("a body that is nested too deeply", Asked())

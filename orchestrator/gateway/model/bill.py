@@ -14,12 +14,13 @@ from orchestrator.gateway.doorway import Observer
 from orchestrator.gateway.model.money.metering import Tally
 from orchestrator.gateway.model.verdicts import ModelVerdict
 
-FAILURES_IN_A_ROW = 5
+FAILURES_IN_A_ROW = 3
 """Requests of one turn that fail one after the other, before the next is refused with a status that
-ends the turn in every CLI. Some ask again without end: opencode 16 times a second."""
+ends the turn in every CLI. Some ask again without end: opencode 16 times a second after an answer
+that broke off, gemini for minutes."""
 
-FEWER_IN_A_ROW: dict[ModelVerdict, int] = {"quota": 1, "auth": 3, "cut": 3}
-"""The same where asking again helps less."""
+FEWER_IN_A_ROW: dict[ModelVerdict, int] = {"quota": 1}
+"""The same where asking again does not help."""
 
 ANSWERED: frozenset[ModelVerdict] = frozenset(("", "length", "refusal"))
 """The API has answered, whatever the answer is."""
@@ -101,9 +102,8 @@ class ModelBill:
         self.failed_in_a_row = 0
         self.gave_up = False
 
-    @property
-    def is_given_up(self) -> bool:
-        """So many requests have failed that no more are made for this turn; it counts as told."""
+    def gives_up(self) -> bool:
+        """Whether so many requests have failed that no more are made for this turn."""
         most = FEWER_IN_A_ROW.get(self.last.verdict, FAILURES_IN_A_ROW)
         if self.failed_in_a_row < most:
             return False

@@ -97,13 +97,22 @@ _CONTEXT_TOKENS = 200_000
 """What it takes the model for; it compacts a conversation before that."""
 
 
+_PROVIDERS: dict[WireFormat, tuple[str, str]] = {
+    "anthropic": ("@ai-sdk/anthropic", "v1"),
+    "responses": ("@ai-sdk/openai", "v1"),
+    "gemini": ("@ai-sdk/google", "v1beta"),
+    "chat": ("@ai-sdk/openai-compatible", "v1"),
+}
+"""What it speaks -> the part of it that does, and where at the gateway."""
+
+
 class Opencode:
     """opencode, version 1.18.33."""
 
     name = "opencode"
     abilities = Abilities(tells_cut=False)
     default_model = "claude-sonnet-5-5"
-    wire_formats: tuple[WireFormat, ...] = ("anthropic",)
+    wire_formats: tuple[WireFormat, ...] = tuple(_PROVIDERS)
     tools = ToolNames(version="opencode 1.18.33", built_in=frozenset(_PERMISSIONS))
     manners = AcpManners(
         words=OPENCODE_WORDS,
@@ -181,6 +190,7 @@ def _config(
     utf8(agent, "the prompt", prompt)
     place = f"Your files are in {terms.cwd}. Give absolute paths, and that as `workdir`."
     model = f"gw/{agent.model}"
+    package, path = _PROVIDERS[terms.wire_format]
     limit = {"context": _CONTEXT_TOKENS, "output": _OUTPUT_TOKENS}
     permission: dict[str, object] = {"*": "deny"}
     permission |= {key: "ask" for word in words for key in _PERMISSIONS[word]}
@@ -198,8 +208,8 @@ def _config(
         "small_model": model,
         "provider": {
             "gw": {
-                "npm": "@ai-sdk/anthropic",
-                "options": {"baseURL": f"{terms.base_url}/v1", "apiKey": terms.token},
+                "npm": package,
+                "options": {"baseURL": f"{terms.base_url}/{path}", "apiKey": terms.token},
                 "models": {agent.model: {"limit": limit}},
             }
         },

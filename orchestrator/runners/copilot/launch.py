@@ -1,6 +1,6 @@
 """AgentSpec -> Launch of copilot 1.0.102, and the session that it is asked for.
 
-The CLI speaks Anthropic Messages to the gateway, needs no login and looks up no name. Every field
+The CLI speaks to the gateway alone, needs no login and looks up no name. Every field
 of the session answers a trap: without them files of the workspace run hooks, start servers and add
 to the prompt. What `configDir` holds acts on it as well, so all of it but the conversations goes
 before each start.
@@ -74,7 +74,7 @@ def launch(agent: AgentSpec, terms: LaunchTerms) -> Launch:
         "workingDirectory": terms.cwd,
         "configDir": CONFIG,
         "systemMessage": {"mode": "replace", "content": prompt or "You are an agent."},
-        "provider": {"type": "anthropic", "baseUrl": terms.base_url, "apiKey": terms.token},
+        "provider": {**_provider(terms), "apiKey": terms.token},
         "availableTools": [*(f"builtin:{name}" for name in tools), "mcp:*"],
         "mcpServers": servers,
     }
@@ -82,7 +82,7 @@ def launch(agent: AgentSpec, terms: LaunchTerms) -> Launch:
         session["additionalDirectories"] = list(terms.more_folders)
     if terms.conversation:
         session["sessionId"] = terms.conversation
-    own = _environment(terms.base_url, agent.model) | terms.surroundings
+    own = _environment(_provider(terms)["baseUrl"], agent.model) | terms.surroundings
     cli = ("copilot", "--headless", "--no-auto-update", "--stdio", "--no-auto-login")
     return Launch(
         argv=("/bin/sh", "-c", FRESH, CONFIG, *cli),
@@ -101,6 +101,14 @@ def history_file(conversation: str) -> str:
 def is_own_variable(name: str, own: Mapping[str, str]) -> bool:
     """Whether agent.md cannot set a variable: it is the CLI's, or one of these besides."""
     return name in own or name in PLAIN_ENVIRONMENT or name.startswith(OWN_COPILOT)
+
+
+def _provider(terms: LaunchTerms) -> dict[str, str]:
+    """What it speaks to the gateway, and where."""
+    if terms.wire_format == "anthropic":
+        return {"type": "anthropic", "baseUrl": terms.base_url}
+    wire_api = "responses" if terms.wire_format == "responses" else "completions"
+    return {"type": "openai", "wireApi": wire_api, "baseUrl": f"{terms.base_url}/v1"}
 
 
 def _environment(base_url: str, model: str) -> dict[str, str]:

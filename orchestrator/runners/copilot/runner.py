@@ -20,7 +20,7 @@ class Copilot:
 
     name = "copilot"
     abilities = Abilities(tells_cut=False)
-    wire_formats: tuple[WireFormat, ...] = ("anthropic",)
+    wire_formats: tuple[WireFormat, ...] = ("anthropic", "responses", "chat")
     tools = COPILOT_TOOLS
     default_model = "claude-sonnet-5-5"
 

@@ -229,11 +229,11 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw_server(stage: Stage, **env: str) -> AsyncIterator[Raw]:
+async def raw_server(stage: Stage, *args: str, **env: str) -> AsyncIterator[Raw]:
     """A server that the block has to bring to an end; its stderr is in `stage.stderr`."""
     with stage.stderr.open("wb") as stderr, anyio.fail_after(PATIENCE):
         async with await anyio.open_process(
-            [COMMAND, "serve"], env=stage.env | env, stderr=stderr
+            [COMMAND, "serve", *args], env=stage.env | env, stderr=stderr
         ) as process:
             yield Raw(process)
             await process.wait()

@@ -22,19 +22,34 @@ persona: |
 description: Reviews what it is shown
 """
 
+RUNNERS = """\
+runners:
+  - name: codex
+    priority: 1
+    models: ["gpt-5.5"]
+  - name: another-cli-of-theirs
+    priority: 2
+  - name: claude
+    priority: 3
+"""
+
 
 @pytest.fixture
 async def stage(tmp_path: Path, image: str) -> AsyncIterator[Stage]:
     async with on_stage(tmp_path, image) as stage:
         look = {"tool": "Bash", "input": {"command": "cat note.txt; touch x || true"}}
-        persona(stage, "reviewer", look, {"text": "{last_tool_result}"})
+        persona(stage, "reviewer", look, {"text": "{last_tool_result}"}, model="sonnet")
         persona(stage, "broken", {"error": 401, "message": "no", "repeat": True})
+        look = {"tool": "exec_command", "input": {"cmd": "cat note.txt; touch x || true"}}
+        persona(stage, "coder", look, {"text": "{last_tool_result}"}, model="gpt-5.5")
+        (tmp_path / "runners.yaml").write_text(RUNNERS)
+        (tmp_path / "link-to-agents").symlink_to(stage.agents)
         (stage.work / "note.txt").write_text("it rains\n")
         yield stage
 
 
-def persona(stage: Stage, name: str, *steps: object) -> None:
-    (stage.agents / f"{name}.yaml").write_text(PERSONA)
+def persona(stage: Stage, name: str, *steps: object, model: str = "") -> None:
+    (stage.agents / f"{name}.yaml").write_text(PERSONA + f"model: {model}\n" * bool(model))
     script = stage.agents / name / "script.yaml"
     script.parent.mkdir()
     script.write_text(json.dumps({"steps": steps}))
@@ -46,8 +61,14 @@ async def call(raw: Raw, name: str, **arguments: object) -> Message:
     return await raw.until(lambda message: message.get("id") == number)
 
 
-async def test_a_client_that_knows_only_the_document_gets_through(stage: Stage) -> None:
-    async with raw_server(stage, ORCHESTRATOR_COMPATIBILITY="1") as raw:
+async def test_a_client_that_knows_only_the_document_gets_through(
+    stage: Stage, tmp_path: Path
+) -> None:
+    flags = [
+        *("--agents-dir", str(tmp_path / "link-to-agents"), "--runner", "codex"),
+        *("--runner-config", str(tmp_path / "runners.yaml")),
+    ]
+    async with raw_server(stage, *flags, ORCHESTRATOR_COMPATIBILITY="1") as raw:
         hello = await raw.initialize("2024-11-05")
         assert hello["protocolVersion"] == "2024-11-05"
         assert "tools" in hello["capabilities"]
@@ -60,17 +81,20 @@ async def test_a_client_that_knows_only_the_document_gets_through(stage: Stage) 
 
         (listed,) = (await call(raw, "list_agents"))["result"]["content"]
         about = "Reviews what it is shown"
-        agents = [{"name": name, "description": about} for name in ("broken", "reviewer")]
+        agents = [{"name": name, "description": about} for name in ("broken", "coder", "reviewer")]
         assert (listed["type"], json.loads(listed["text"])) == ("text", {"agents": agents})
 
         link = stage.agents.parent / "link"
         link.symlink_to(stage.work)
         task = {"agent": "reviewer", "task": "look", "working_directory": str(link)}
-        done = (await call(raw, "delegate_task", **task))["result"]
-        (said,) = done["content"]
-        assert said["text"].startswith("it rains\n"), done
-        assert "Read-only file system" in said["text"]  # as in the sandbox that it is written for
-        assert not done.get("isError")
+        for agent, runner in (("reviewer", "claude"), ("coder", "codex")):
+            answer = await call(raw, "delegate_task", **{**task, "agent": agent})
+            done = answer.get("result") or pytest.fail(str(answer))
+            (said,) = done["content"]
+            assert "it rains\n" in said["text"], done
+            assert "Read-only file system" in said["text"]  # as in the sandbox it is written for
+            assert not done.get("isError")
+            assert done["structuredContent"]["runner"] == runner
 
         wrong: list[tuple[Message, int, str]] = [
             ({**task, "agent": "nobody"}, INVALID_PARAMS, "no agent 'nobody'"),

@@ -136,7 +136,11 @@ def _remote_part(part: dict[str, object]) -> str:
         if not openai.is_inline(address):
             return "a picture by its address"
     file = part.get("file")
-    if file is not None and (not isinstance(file, dict) or not file.keys() <= INLINE_FILE):
+    if file is not None and not (
+        isinstance(file, dict)
+        and file.keys() <= INLINE_FILE
+        and openai.is_file(file.get("file_data"))
+    ):
         return "a file of the account, or by its address,"
     return ""
 

@@ -54,7 +54,7 @@ GENERATION_KEYS = frozenset(
     (
         *("temperature", "topP", "topK", "seed", "stopSequences", "maxOutputTokens"),
         *("presencePenalty", "frequencyPenalty", "responseLogprobs", "logprobs"),
-        *("responseMimeType", "responseSchema", "responseJsonSchema", "responseFormat"),
+        *("responseMimeType", "responseSchema", "responseJsonSchema"),
         *("thinkingConfig", "mediaResolution"),
     )
 )
@@ -110,10 +110,7 @@ class GeminiFormat:
 
     def look(self, body: dict[str, object], size: int, call: ModelCall, rules: Rules) -> Looked:
         asked = Asked(provider="google", model=call.model or "")
-        try:
-            spelled = _respelled(body)
-        except Unreadable as exc:
-            return Looked(str(exc), asked)
+        spelled = _respelled(body)
         refused = "cachedContent" if spelled.get("cachedContent") else ""
         refused = refused or _remote_tool(spelled.get("tools"), rules)
         refused = refused or _remote_content(spelled.get("contents"))
@@ -144,15 +141,12 @@ class GeminiFormat:
 # What it asks for
 
 
-def _respelled(value: dict[str, object]) -> dict[str, object]:
+def _respelled(body: dict[str, object]) -> dict[str, object]:
     """A body with the fields of the API in one spelling; Unreadable if one of them is there twice.
 
     Not so what an agent's tools are made of and were called with: names in there are its own.
     """
-    try:
-        found = _in_one_spelling(value)
-    except RecursionError:
-        raise Unreadable("a body that is nested too deeply") from None
+    found = _in_one_spelling(body)
     return found if isinstance(found, dict) else {}
 
 

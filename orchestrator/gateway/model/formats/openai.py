@@ -95,6 +95,11 @@ def refused_reference(body: dict[str, object]) -> str:
     return ""
 
 
+def is_file(data: object) -> bool:
+    """Whether what should be a file's contents is that; some providers take an address there."""
+    return data is None or is_inline(data) or (isinstance(data, str) and "://" not in data)
+
+
 def is_inline(address: object) -> bool:
     """Whether an address is the thing itself, so that nothing has to be fetched from anywhere."""
     return isinstance(address, str) and address.startswith("data:")

@@ -45,8 +45,8 @@ LOCAL_ITEMS = frozenset(
     (
         *("message", "reasoning", "function_call", "function_call_output"),
         *("custom_tool_call", "custom_tool_call_output", "tool_search_call", "tool_search_output"),
-        *("local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
-        *("apply_patch_call", "apply_patch_call_output", "web_search_call"),
+        *("local_shell_call", "local_shell_call_output", "apply_patch_call"),
+        *("apply_patch_call_output", "web_search_call"),
         *("compaction", "compaction_summary", "compaction_trigger", "context_compaction"),
     )
 )
@@ -60,7 +60,6 @@ LOCAL_PARTS = frozenset(
     )
 )
 
-_DELTAS = (".delta",)
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
@@ -78,7 +77,8 @@ class ResponsesFormat:
 
     def look(self, body: dict[str, object], size: int, call: ModelCall, rules: Rules) -> Looked:  # noqa: ARG002 the path says nothing
         refused = openai.refused_reference(body) or _remote_tool(body.get("tools"), rules)
-        return Looked(refused or _remote_item(body.get("input")), _asked_for(body, size, rules))
+        refused = refused or _remote_item(body.get("input"), rules)
+        return Looked(refused, _asked_for(body, size, rules))
 
     def reading(self) -> Reading:
         return _ResponseReading()
@@ -97,6 +97,9 @@ def _asked_for(body: dict[str, object], size: int, rules: Rules) -> Asked:
     tools = tools if isinstance(tools, list) else []
     if tools:
         kept["tools"] = list(_offered(tools, rules.is_offered))
+    told = body.get("input")
+    if isinstance(told, list):
+        kept["input"] = [_with_offered(item, rules.is_offered) for item in told]
     model = plain_name(body.get("model"))
     objects = list(objects_of(body))
     return Asked(
@@ -113,6 +116,14 @@ def _asked_for(body: dict[str, object], size: int, rules: Rules) -> Asked:
         server_tools=not all(map(_is_local, tools)),
         caches=openai.caches(body, model),
     )
+
+
+def _with_offered(item: object, is_offered: IsOffered) -> object:
+    """An item of a conversation; one with tools that a search has found, with those of them."""
+    tools = item.get("tools") if isinstance(item, dict) else None
+    if not isinstance(item, dict) or not isinstance(tools, list):
+        return item
+    return {**item, "tools": list(_offered(tools, is_offered))}
 
 
 def _offered(tools: list[object], is_offered: IsOffered, within: str = "") -> Iterator[object]:
@@ -150,7 +161,7 @@ def _remote_tool(tools: object, rules: Rules) -> str:
     return ""
 
 
-def _remote_item(told: object) -> str:
+def _remote_item(told: object, rules: Rules) -> str:
     """What of a conversation is not in it, or was made where the API keeps things."""
     if told is None or isinstance(told, str):
         return ""
@@ -164,6 +175,8 @@ def _remote_item(told: object) -> str:
             return f"an item of the type {str(kind)[:60]!r}"
         if kind == "reasoning" and not (item.get("encrypted_content") or item.get("content")):
             return "reasoning that is not in the request"
+        if refused := _remote_tool(item.get("tools"), rules):  # that a search has found
+            return refused
         for content in (item.get("content"), item.get("output"), item.get("summary")):
             if refused := _remote_part(content):
                 return refused
@@ -175,7 +188,7 @@ def _remote_part(content: object) -> str:
         if not isinstance(part, dict):
             continue
         kind = part.get("type")
-        if "file_id" in part or "file_url" in part:
+        if "file_id" in part or "file_url" in part or not openai.is_file(part.get("file_data")):
             return "a file of the account, or by its address,"
         if "image_url" in part and not openai.is_inline(part["image_url"]):
             return "a picture by its address"
@@ -193,7 +206,7 @@ class _ResponseReading(Reading):
             self.is_done = True
         elif isinstance(response, dict):  # created, in_progress, queued
             self.model = plain_name(response.get("model"))
-        elif isinstance(kind, str) and kind.endswith(_DELTAS):
+        elif isinstance(kind, str) and kind.endswith(".delta"):
             self.on_text(event.get("delta"))
         elif kind == "response.output_item.added":
             self._on_item(event.get("item"))

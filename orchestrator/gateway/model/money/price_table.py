@@ -170,7 +170,8 @@ _GPT_MODELS: dict[str, Price] = {
 }
 
 _GEMINI_MODELS: dict[str, Price] = {
-    # From the same table, on the same day.
+    # From the same table, on the same day; but where it has an introductory price, which ends with
+    # November (argon) or December 2026 (3.6 to 3.8), the one that comes after it, twice as high.
     "gemini-2.5-flash": _gemini(0.3, 2.5, 0.03),
     "gemini-2.5-flash-lite": _gemini(0.1, 0.4, 0.01),
     "gemini-2.5-pro": _gemini(1.25, 10, 0.125, _LONG_GEMINI),
@@ -180,11 +181,11 @@ _GEMINI_MODELS: dict[str, Price] = {
     "gemini-3.1-pro-preview-customtools": _gemini(2, 12, 0.2, _LONG_GEMINI),
     "gemini-3.5-flash": _gemini(1.5, 9, 0.15),
     "gemini-3.5-flash-lite": _gemini(0.3, 2.5, 0.03),
-    "gemini-3.6-flash": _gemini(0.75, 3.75, 0.075),
-    "gemini-3.7-flash": _gemini(0.75, 3.75, 0.075),
-    "gemini-3.8-flash": _gemini(0.75, 3.75, 0.075),
-    "gemini-4-argon": _gemini(2, 10, 0.1, output_tokens=1_048_576),
-    "gemini-flash": _gemini(0.75, 3.75, 0.075),
+    "gemini-3.6-flash": _gemini(1.5, 7.5, 0.15),
+    "gemini-3.7-flash": _gemini(1.5, 7.5, 0.15),
+    "gemini-3.8-flash": _gemini(1.5, 7.5, 0.15),
+    "gemini-4-argon": _gemini(4, 20, 0.2, output_tokens=1_048_576),
+    "gemini-flash": _gemini(1.5, 7.5, 0.15),
     "gemini-flash-lite": _gemini(0.3, 2.5, 0.03),
     "gemini-pro": _gemini(2, 12, 0.2, _LONG_GEMINI),
 }

@@ -54,9 +54,9 @@ def undecorated(model: str) -> str:
     return _DECORATION.sub("", model.lower())
 
 
-def is_listed(model: str, provider: ProviderName) -> bool:
-    """Whether a provider's model is billed by a price of its own."""
-    return _listed(model) in TABLE[provider].values()
+def is_listed(model: str) -> bool:
+    """Whether a model is billed by a price of its own."""
+    return _listed(model) is not None
 
 
 def _listed(model: str) -> Price | None:

@@ -40,7 +40,9 @@ GOOD: tuple[tuple[Dialect, dict[str, Any]], ...] = (
     (RESPONSES, {"tools": [FUNCTION, {"type": "custom", "name": "apply_patch"}]}),
     (RESPONSES, {"tools": [{"type": "namespace", "name": "mcp__x", "tools": [FUNCTION]}]}),
     (RESPONSES, {"tools": [{"type": "tool_search"}], "include": ["reasoning.encrypted_content"]}),
+    (RESPONSES, {"input": [{"type": "tool_search_output", "tools": [FUNCTION]}]}),
     (RESPONSES, {"input": [said({"type": "input_image", "image_url": DATA})]}),
+    (RESPONSES, {"input": [said({"type": "input_file", "file_data": "JVBERi0="})]}),
     (RESPONSES, {"input": [said({"type": "input_file", "file_data": PDF, "filename": "a"})]}),
     (
         RESPONSES,
@@ -106,7 +108,7 @@ REFUSED: tuple[tuple[Dialect, dict[str, Any], str], ...] = (
         (RESPONSES, {"input": [{"type": kind, "id": "x"}]}, f"an item of the type {kind!r}")
         for kind in (
             *("item_reference", "mcp_call", "mcp_list_tools", "mcp_approval_response"),
-            *("code_interpreter_call", "file_search_call", "image_generation_call"),
+            *("code_interpreter_call", "file_search_call", "image_generation_call", "shell_call"),
         )
     ),
     (RESPONSES, {"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]}, "reasoning that"),
@@ -132,6 +134,22 @@ REFUSED: tuple[tuple[Dialect, dict[str, Any], str], ...] = (
             ]
         },
         "a picture by its address",
+    ),
+    (
+        RESPONSES,
+        {"input": [{"type": "tool_search_output", "tools": [FUNCTION, {"type": "mcp"}]}]},
+        "the tool 'mcp'",
+    ),
+    (
+        RESPONSES,
+        {"input": [said({"type": "input_file", "file_data": "https://evil.example/a.pdf"})]},
+        "a file of the",
+    ),
+    (RESPONSES, {"input": [said({"type": "input_file", "file_data": {"a": 1}})]}, "a file of the"),
+    (
+        CHAT,
+        {"messages": [said({"type": "file", "file": {"file_data": "https://evil.example"}})]},
+        "a file of the",
     ),
     (CHAT, {"tools": [{"type": "web_search"}]}, "the tool 'web_search'"),
     (CHAT, {"tools": [{"function": {"name": "x"}}]}, "the tool 'None'"),
@@ -274,6 +292,9 @@ def test_the_model_is_not_told_of_tools_that_the_agent_may_not_call() -> None:
     spaces = [{"type": "namespace", "name": "mcp__db", "tools": inner}]
     body, _ = sent(RESPONSES, {"tools": [*spaces, {**FUNCTION, "name": "drop"}]}, rules)
     assert body["tools"] == [{**spaces[0], "tools": [inner[1]]}]
+    found = {"type": "tool_search_output", "call_id": "c", "tools": spaces}
+    body, _ = sent(RESPONSES, {"input": [found]}, rules)
+    assert body["input"][0]["tools"] == [{**spaces[0], "tools": [inner[1]]}]
     drop = {"type": "function", "function": {"name": "drop"}}
     assert sent(CHAT, {"tools": [drop, CHAT_FUNCTION]}, rules)[0]["tools"] == [CHAT_FUNCTION]
     functions = {"function_declarations": [{"name": "drop"}, {"name": "list"}]}

@@ -205,5 +205,5 @@ def test_a_model_that_is_not_known_pays_as_the_dearest_of_its_provider() -> None
     tokens.on_answer({**GEMINI, "modelVersion": "gemini-99"})
     assert tokens.said is not None
     assert cost_usd("gemini-99", tokens.said, "google") == cost_usd(
-        "gemini-3.1-pro-preview", tokens.said, "google"
+        "gemini-4-argon", tokens.said, "google"
     )
