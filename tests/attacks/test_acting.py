@@ -488,7 +488,7 @@ async def test_a_package_json_counts_if_what_runs_is_another(
 
 @attack(
     "files, links and archives",
-    "leave files that everybody may write (chmod 777), or that nobody may read, in a copy",
+    "leave files that every user may write (chmod 777), or that no user may read, in a copy",
     "only whether a file can be run is taken over; all else follows the umask, as the patch says",
 )
 async def test_modes_follow_the_umask(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def one_line(text: str) -> str:
 @attack(
     "words from inside",
     "ask with a default answer of one's own, so that silence says what was wanted",
-    "whoever is asked sees it, everywhere; in the record, an answer by default is called one",
+    "shown with the question, everywhere; in the record, an answer by default is called one",
 )
 async def test_a_default_answer_is_shown_and_told_apart(process: Process) -> None:
     told: list[str] = []

@@ -142,7 +142,7 @@ async def test_the_host_header_is_ours(web: Rig) -> None:
 @attack(
     "DNS",
     "smuggle a name as SNI or Host inside a tunnel (domain fronting)",
-    "not defended inside the tunnel, and told so: the bytes reach the allowed host and nobody else",
+    "not defended inside the tunnel, and told so: the bytes reach the allowed host and no other",
 )
 async def test_what_is_said_in_a_tunnel_reaches_the_allowed_host_only(web: Rig) -> None:
     at = f"web.example:{web.canary.port}"

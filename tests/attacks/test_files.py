@@ -188,7 +188,7 @@ async def test_no_program_gives_more_rights(closed: Rig) -> None:
 
 @attack(
     "files, links and archives",
-    "leave a symbolic link to a host file for whoever reads the copy back",
+    "leave a symbolic link to a host file for the program that reads the copy back",
     "the link is told as a link, the file behind it is not read; applying is refused, by name",
 )
 async def test_a_link_in_a_copy_is_not_followed(linked: Spoils) -> None:
@@ -216,7 +216,7 @@ async def test_a_directory_that_became_a_link_is_refused(linked: Spoils) -> None
 
 @attack(
     "files, links and archives",
-    "leave FIFOs and sockets, so that whoever reads them waits for ever",
+    "leave FIFOs and sockets, so that the program that reads them waits for ever",
     "left out with a warning; the copy is read back to its end",
 )
 async def test_special_files_are_left_out(spoiled: Spoils) -> None:
@@ -298,7 +298,7 @@ async def test_a_sparse_giant_is_not_read_to_its_end(harness: Harness, tmp_path:
 
 @attack(
     "files, links and archives",
-    "hand back more files than anybody looks through",
+    "hand back more files than a person looks through",
     "the listing is cut at its limit; the changes are marked as not complete",
 )
 async def test_a_flood_of_files_is_cut(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def in_background(code: str) -> str:
 @attack(
     "processes and resources",
     "keep a question open from a second program, and work on meanwhile",
-    "the run ends at its deadline: time goes on while the model is asked, whoever else is",
+    "the run ends at its deadline: time goes on while the model is asked, whatever else waits",
 )
 async def test_a_question_does_not_stop_the_clock_of_an_agent_that_works(harness: Harness) -> None:
     held = in_background(
@@ -181,7 +181,7 @@ for _ in range(1200): forge(["x" * 4000] * 4); time.sleep(0.0005)
 @attack(
     "processes and resources",
     "write lines of megabytes that take long to be searched for secrets",
-    "a small part of each is searched before it is cut; the event loop is everybody's",
+    "a small part of each is searched before it is cut; all runs share the event loop",
 )
 async def test_a_long_line_is_not_searched_as_a_whole(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
@@ -353,7 +353,7 @@ async def test_what_does_not_stand_still_is_ended(
 
 @attack(
     "processes and resources",
-    "fill the record of runs, so that everybody's older runs are removed to make room",
+    "fill the record of runs, so that older runs of all agents are removed to make room",
     "what goes first is the runs of the agent that takes most",
 )
 async def test_a_full_record_is_the_largest_takers(harness: Harness, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ async def test_git_of_a_writable_workspace_is_closed(harness: Harness) -> None:
 @attack(
     "git",
     "make a repository of one's own in a workspace that may be written",
-    "it is there, since the workspace may be written; a warning names it before anybody uses it",
+    "it is there, since the workspace may be written; a warning names it before it is used",
 )
 async def test_a_new_repository_in_a_writable_workspace_is_told(harness: Harness) -> None:
     spoils = await work(harness, "git init -q inner; mkdir -p deep/down/.GIT", workspace="rw")

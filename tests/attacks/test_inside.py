@@ -84,7 +84,7 @@ async def test_an_image_sets_nothing_for_pid_1(
 @attack(
     "images",
     "have a disk without a limit by VOLUME, beside and above what is mounted",
-    "something empty that nobody can write to is there instead; our own mounts are as ever",
+    "something empty that cannot be written to is there instead; our own mounts are as ever",
 )
 async def test_a_volume_of_an_image_is_no_disk(
     engine: DockerRuntime, make_image: MakeImage

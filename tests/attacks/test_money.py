@@ -159,7 +159,7 @@ async def test_hidden_thinking_is_not_free(
     "send a PDF and hang up before the API says what it read",
     "a document that fills the context is on the bill",
 )
-async def test_a_document_nobody_waits_for_is_not_free() -> None:
+async def test_a_document_that_no_client_waits_for_is_not_free() -> None:
     arrived, ended = anyio.Event(), anyio.Event()
 
     class Silent:

@@ -273,7 +273,7 @@ def test_an_allowed_root_opens_itself_alone(person: Path) -> None:
 @attack(
     "secret hunting",
     "be called with another user's home, or with what holds it, below an allowed root",
-    "refused: an account's home is one, whoever runs the orchestrator",
+    "refused: an account's home is one, whichever user runs the orchestrator",
 )
 def test_the_homes_of_others_are_homes(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = person.parent / "homes/bob"

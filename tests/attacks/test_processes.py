@@ -18,7 +18,7 @@ CLI = "for p in /proc/[0-9]*; do grep -qa 'stream-jso[n]' $p/cmdline 2>/dev/null
 
 @attack(
     "processes and resources",
-    "leave 2,000 orphans that nobody waits for",
+    "leave 2,000 orphans that no process waits for",
     "PID 1 reaps them as they die: no zombie stays, and the container answers",
 )
 async def test_orphans_are_reaped(closed: Rig) -> None:
@@ -146,7 +146,7 @@ async def test_what_is_counted_by_user_runs_out_and_others_go_on(
     "take all processors with more spinning threads than there are",
     "the limit on processors holds; the neighbour and the warden answer meanwhile",
 )
-async def test_spinning_hurts_nobody_else(harness: Harness, canary: Canary, closed: Rig) -> None:
+async def test_spinning_hurts_no_other_run(harness: Harness, canary: Canary, closed: Rig) -> None:
     code = "import os\nfor _ in range(6): os.fork()\nprint('x', flush=True)\nwhile True: pass"
     async with staged(harness, canary, resources={"cpus": 0.5}) as rig:
         with anyio.fail_after(PATIENCE):

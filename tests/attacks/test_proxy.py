@@ -136,7 +136,7 @@ BODIES = (
 @attack(
     "gateway abuse",
     "smuggle a request by two lengths of one body (CL.TE, TE.CL, CL.CL and 8 more)",
-    "refused, or one request with one length; no second one reaches anybody",
+    "refused, or one request with one length; no second one reaches a host",
 )
 async def test_no_request_is_smuggled_in_a_body(web: Rig) -> None:
     at = f"web.example:{web.canary.port}"
@@ -237,7 +237,7 @@ say(ask(8081, {request!r})[:12].decode())
     "flood the proxy with 10,000 connections",
     "when the flood is over the next request is answered as ever; the other run notices nothing",
 )
-async def test_a_flood_of_connections_hurts_nobody(
+async def test_a_flood_of_connections_hurts_no_other_run(
     harness: Harness, canary: Canary, closed: Rig
 ) -> None:
     private = [f"web.example:{canary.port}"]

@@ -184,7 +184,7 @@ async def test_an_answer_that_cannot_be_searched_is_not_passed_on(
 @attack(
     "secret hunting",
     "have the server redirect to another host, secret and all",
-    "the redirect is passed back, not followed; whoever follows it goes without the secret",
+    "the redirect is passed back, not followed; a program that follows it goes without the secret",
 )
 async def test_a_redirect_does_not_take_the_secret_along(
     web: Rig, asked: HttpsServer, hub_secret: str

@@ -129,7 +129,7 @@ HIDDEN = {
 
 @attack(
     GROUP,
-    "hide words from the person who pins, in characters that nobody sees",
+    "hide words from the person who pins, in characters that cannot be seen",
     "pinning refuses, and says which character",
 )
 @pytest.mark.parametrize("where", HIDDEN)
@@ -221,10 +221,10 @@ async def test_a_result_is_cut_and_an_endless_one_ends_the_server(
 
 @attack(
     GROUP,
-    "answer a call twice, answer calls that nobody made, or those of others, before its own",
-    "the first answer of a call's own id counts; all others fall on nobody",
+    "answer a call twice, answer calls that were not made, or those of others, before its own",
+    "the first answer of a call's own id counts; all others are dropped",
 )
-async def test_answers_to_other_calls_fall_on_nobody(rig: Rig) -> None:
+async def test_answers_to_other_calls_are_dropped(rig: Rig) -> None:
     access = await broker(rig, near_server())
 
     def answer(number: object, text: str) -> str:

@@ -190,7 +190,7 @@ async def test_a_strangers_agent_runs_in_our_container_only(
 
 @attack(
     "planted settings",
-    "run in a repository that nobody trusts, and want nothing",
+    "run in a repository that is not trusted, and want nothing",
     "it runs: its model, our image and what the caller shows it need no trust",
 )
 async def test_a_strangers_agent_that_wants_nothing_runs(repository: Repository) -> None:
@@ -263,7 +263,7 @@ async def test_no_exchange_makes_another_project_writable(tmp_path: Path) -> Non
 
 @attack(
     "planted settings",
-    "have spares made of a stranger's agent, with variables in them, before anybody calls it",
+    "have spares made of a stranger's agent, with variables in them, before a caller calls it",
     "none is wanted of an agent that is not trusted",
 )
 async def test_no_spare_is_made_of_a_strangers_agent(repository: Repository) -> None:
@@ -445,7 +445,7 @@ def test_a_repository_cannot_trust_itself(repo: Path) -> None:
 @attack(
     "planted settings",
     "have the calling model agree in the person's place, by a pipe",
-    "nobody is asked where there is no terminal; nothing is trusted",
+    "no person is asked where there is no terminal; nothing is trusted",
 )
 def test_trust_is_not_given_by_a_pipe(repo: Path) -> None:
     done = orchestrator(repo, "trust", said="y\n")

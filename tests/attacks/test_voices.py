@@ -66,7 +66,7 @@ def ours(answer: t.CallToolResult) -> str:
 @attack(
     "words from inside",
     "ask for approval with a call id or a tool name that is a shell command, an option, or lines",
-    "refused where the bytes are read, and noted; nobody is asked",
+    "refused where the bytes are read, and noted; no person is asked",
 )
 @pytest.mark.parametrize(
     ("call_id", "tool"),
@@ -82,7 +82,7 @@ def ours(answer: t.CallToolResult) -> str:
         ("toolu_1", ""),
     ],
 )
-def test_a_forged_call_is_not_put_to_anybody(call_id: str, tool: str) -> None:
+def test_a_forged_call_is_put_to_no_person(call_id: str, tool: str) -> None:
     refused, noise = asked(call_id, tool)
     assert refused == ControlAsked(request_id="r1")
     assert isinstance(noise, Noise)

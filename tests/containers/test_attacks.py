@@ -70,7 +70,7 @@ def rss() -> int:
     "open 10,000 connections to a relay",
     "only so many are open at once outside; the next one is answered in its turn",
 )
-async def test_ten_thousand_relay_connections_hurt_nobody(
+async def test_ten_thousand_relay_connections_hurt_no_other_stream(
     box: Container, bystander: Container
 ) -> None:
     seen, open_now, most = 0, 0, 0
@@ -177,10 +177,10 @@ async def test_a_flood_on_stdout_passes_through_a_bounded_host(
 
 @attack(
     "wire",
-    "flood a stream that nobody reads",
+    "flood a stream that is not read",
     "it stops at its window; other streams go on",
 )
-async def test_a_flood_that_nobody_reads_stops_at_its_window(
+async def test_a_flood_that_is_not_read_stops_at_its_window(
     box: Container, bystander: Container
 ) -> None:
     async with box.spawn(Launch(argv=("yes",))) as process:
