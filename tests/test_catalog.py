@@ -479,6 +479,7 @@ def test_windows_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -
             "workspace: true",
             "agent.md:4: workspace: found the boolean true; allowed: none, ro, rw, copy",
         ),
+        ("tool: Bash", "agent.md:4: tool: unknown field; did you mean 'tools'?"),
         ("ask: true", "agent.md:4: ask: found the boolean true; allowed: nobody, parent, user"),
         ("approval: [Bash]", "agent.md:4: approval: found a list; allowed: auto, ask, deny"),
         (

@@ -42,7 +42,7 @@ ONE_WORD_FORMS = {"ask": "whom", "approval": "*", "workspace": "mode"}
 """Fields that may be written as one word -> what that word says of them."""
 
 AGENT_SPELLINGS = Spellings(
-    also={"resources": SIZE_FIELDS, "session": TIME_FIELDS},
+    also={"": ("tools",), "resources": SIZE_FIELDS, "session": TIME_FIELDS},
     hidden=("prompt", "server_uses"),
 )
 

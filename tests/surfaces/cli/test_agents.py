@@ -145,7 +145,7 @@ def test_nothing_that_an_agent_says_is_obeyed_by_the_terminal(
     ("fields", "says"),
     [
         ("memory: rw", "only a session has a memory"),
-        ("session: true\nwarm: 1", "warm: is for calls without a session"),
+        ("session: true\nwarm: 1", "warm: is for agents without sessions"),
         ("workspace: {mode: ro, gitignore: true}", "workspace.gitignore is for copies"),
         ("output_schema: {$ref: '#/$defs/answer'}", "which is not in the schema"),
     ],

@@ -114,6 +114,18 @@ def test_what_exists_is_merged_with_and_what_cannot_be_read_is_left_with_the_lin
     assert (tmp_path / ".cursor/mcp.json").read_text() == other
 
 
+def test_in_a_folder_of_a_project_it_says_that_this_is_another_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("init", str(tmp_path)) == 0
+    assert "inside of the project" not in capsys.readouterr().out
+    (tmp_path / "src").mkdir()
+    assert run("init", str(tmp_path / "src")) == 0
+    assert f"this is a project of its own, inside of the project {tmp_path}\n" in (
+        capsys.readouterr().out
+    )
+
+
 def test_with_json_it_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / ".mcp.json").write_text("mine")
     assert run("init", str(tmp_path), "--client", "claude", "--client", "zed", "--json") == 1

@@ -121,12 +121,14 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Write agents/ with an example, and tell clients of the server; nothing is overwritten."""
+    from orchestrator.settings import project_root
     from orchestrator.surfaces.cli.setup.client_entries import KNOWN_CLIENTS
 
     project = (directory or Path()).resolve()
     command = own_command()
     names = tuple(dict.fromkeys(each.value for each in client or (ClientChoice.CLAUDE,)))
     files = {name: KNOWN_CLIENTS[name] for name in names if name in KNOWN_CLIENTS}
+    above = project_root(project, Path.home())
     example = example_files(project)
     wanted = [
         *example,
@@ -142,6 +144,8 @@ def init(
         print(json.dumps(_document(wanted, told, dry_run=dry_run)))
     else:
         print_lines(_lines(wanted, dry_run=dry_run))
+        if above != project:
+            print_lines((f"this is a project of its own, inside of the project {above}",))
         print_lines(_next_steps(project, command, told.values(), example=bool(example)))
     if any(each.outcome == "refused" for each in wanted):
         raise typer.Exit(EXIT_NOT_ALL)
