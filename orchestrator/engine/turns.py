@@ -128,8 +128,9 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
         live.fail("deadline", too_late(live), "timed_out")
         return True
     if ended.reason != "ok":
-        live.elsewhere = access.bill.last.verdict in ELSEWHERE
-        live.fail(ended.reason, model_failure(ended.reason, ended.text, access.way))
+        verdict = access.bill.last.verdict
+        live.elsewhere = verdict in ELSEWHERE
+        live.fail(ended.reason, model_failure(ended.reason, ended.text, access.way, verdict))
         return True
     value: object = ended.text
     if plan.agent.output_format == "json":

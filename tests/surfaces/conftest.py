@@ -10,11 +10,9 @@ import pytest
 
 from orchestrator.app import open_runtime
 from orchestrator.containers.labels import ContainerInfo
-from orchestrator.settings import read_settings
+from orchestrator.settings import CREDENTIAL_VARIABLES, read_settings
 from tests.surfaces.mcp.mcp_stage import Stage, on_stage
 from tests.surfaces.task_stage import Serve, serving
-
-CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 
 
 class Project:
@@ -38,7 +36,7 @@ def project(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     path = tmp_path / "project"
     (path / "agents").mkdir(parents=True)
     monkeypatch.chdir(path)
-    for name in (*CREDENTIALS, "ORCHESTRATOR_AGENTS_DIR", "ORCHESTRATOR_CALLER"):
+    for name in (*CREDENTIAL_VARIABLES, "ORCHESTRATOR_AGENTS_DIR", "ORCHESTRATOR_CALLER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ORCHESTRATOR_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("ORCHESTRATOR_AGENT_IMAGE", image)

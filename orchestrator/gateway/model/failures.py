@@ -37,8 +37,10 @@ def reason_of(verdict: ModelVerdict) -> Reason:
     return "ok" if verdict == "" else VERDICT_REASONS.get(verdict, "api_error")
 
 
-def model_failure(reason: Reason, said: str, way: ModelWay) -> str:
-    """What happened, to what, and what to do; `said` is what the CLI passed on of it."""
+def model_failure(reason: Reason, said: str, way: ModelWay, verdict: ModelVerdict = "") -> str:
+    """What happened, to what, and what to do; `said` is what the CLI passed on of it, and the
+    verdict what the gateway has seen.
+    """
     where = f"the model API at {way.address}" if way.address else "the script that plays the model"
     words = f" ({said})" if said else ""
     match reason:
@@ -49,6 +51,11 @@ def model_failure(reason: Reason, said: str, way: ModelWay) -> str:
             return f"{where} {what}{words}; {mend}. `orchestrator doctor` checks it"
         case "api_auth":
             return f"{where} does not accept the credential{words}"
+        case "api_rate_limit" if verdict == "quota":
+            return (
+                f"{where} says that the account has nothing left to use{words}; wait until its "
+                "limit is renewed, raise it, or name another `runner` in agent.md"
+            )
         case "api_rate_limit":
             return (
                 f"{where} takes no more requests for now{words}; run it again later, or fewer at "

@@ -101,6 +101,13 @@ def test_what_happened_is_told_with_what_to_do(
     assert model_failure(reason, said, way) == told
 
 
+def test_an_account_that_is_used_up_is_told_as_that() -> None:
+    assert model_failure("api_rate_limit", "429 quota", WAY, "quota") == (
+        "the model API at https://api.test says that the account has nothing left to use (429 "
+        "quota); wait until its limit is renewed, raise it, or name another `runner` in agent.md"
+    )
+
+
 def test_an_api_that_cannot_be_reached_is_told_in_our_own_words() -> None:
     answer = unreachable(UpstreamLost("connect error at http://127.0.0.1:9"))
     said = f"502 {answer.message}"

@@ -38,6 +38,9 @@ RESPONSES_KEYS = frozenset(
 """What the API documents; of the rest, what would be kept with the answer in the account is of no
 use to an agent, and what only a proxy knows is none of its business."""
 
+USUALLY_LEFT_OUT = ("client_metadata",)
+"""What codex tells of itself in each request: not worth a word in each event."""
+
 RESPONSES_TOOLS = frozenset(("function", "custom", "local_shell", "apply_patch", "tool_search"))
 """Types of tools that the client carries out, or that only search what the request holds."""
 
@@ -89,6 +92,7 @@ class ResponsesFormat:
 
 def _asked_for(body: dict[str, object], size: int, rules: Rules) -> Asked:
     kept, left_out = kept_parts(body, RESPONSES_KEYS)
+    left_out = [key for key in left_out if key not in USUALLY_LEFT_OUT]
     if body.get("service_tier") not in openai.USUAL_TIERS:
         del kept["service_tier"]
         left_out.append("service_tier")

@@ -286,6 +286,11 @@ def test_parts_that_no_agent_is_given_are_left_out_and_named(
     assert all("candidateCount" not in str(value) for value in body.values())
 
 
+def test_what_codex_tells_of_itself_is_left_out_without_a_word() -> None:
+    body, left_out = sent(RESPONSES, {"client_metadata": {"x-codex-installation-id": "i"}})
+    assert (body, left_out) == (RESPONSES.plain, ())
+
+
 def test_the_model_is_not_told_of_tools_that_the_agent_may_not_call() -> None:
     rules = Rules(is_offered=lambda name: "drop" not in name)
     inner = [{**FUNCTION, "name": "drop"}, {**FUNCTION, "name": "list"}]
