@@ -110,6 +110,6 @@ def test_what_is_kept_is_bounded(record: Record, told: list[Event], clock: Clock
 
 @pytest.mark.parametrize("said", ["", "half an answer"])
 def test_a_run_out_of_time_points_to_what_was_said_only_if_something_was(said: str) -> None:
-    plan = SimpleNamespace(agent=SimpleNamespace(name="a"), timeout_seconds=3.0)
+    plan = SimpleNamespace(agent=SimpleNamespace(name="a", timeout_ms=3000), timeout_seconds=3.0)
     live = cast("LiveRun", SimpleNamespace(plan=plan, last_text=said))
     assert ("partial_text" in too_late(live)) == bool(said)
