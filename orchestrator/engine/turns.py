@@ -99,12 +99,15 @@ async def _verdict(live: LiveRun, conversation: Conversation) -> TurnEnded:
 
 def _as_seen(ended: TurnEnded, last: LastAnswer, abilities: Abilities) -> TurnEnded:
     """A turn's verdict, with what the gateway has seen: some CLIs call an answer that broke off a
-    good one, and for some every error of the API is the same.
+    good one, for some every error of the API is the same, and some tell of what is inside only.
     """
     reason = reason_of(last.verdict)
     hidden = not abilities.tells_cut and last.verdict in ("cut", "length", "refusal")
-    if (ended.reason == "ok" and hidden) or (ended.reason == "api_error" and reason != "ok"):
-        return ended.model_copy(update={"reason": reason, "text": last.said or ended.text})
+    if ended.interrupted or reason == "ok" or (ended.reason == "ok" and not hidden):
+        return ended
+    if ended.reason in ("ok", "api_error") or not abilities.quotes_api:
+        text = ended.text if abilities.quotes_api and not last.said else last.said
+        return ended.model_copy(update={"reason": reason, "text": text})
     return ended
 
 

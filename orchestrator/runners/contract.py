@@ -43,6 +43,8 @@ class Abilities(Frozen):
     """It ends by itself after max_turns. Otherwise the gateway ends it."""
     edits_input: bool = False
     """A call can be allowed with another input than the one that was asked about."""
+    quotes_api: bool = False
+    """What it says of a failure of the model API is what that said, not where it found it."""
     tells_cut: bool = True
     """Its verdict tells an answer that broke off, was refused or was cut at its length from a whole
     one. Otherwise what the gateway has seen decides."""

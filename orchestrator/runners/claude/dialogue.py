@@ -80,6 +80,7 @@ class Claude:
         decides_by_itself=True,
         knows_aliases=True,
         counts_turns=True,
+        quotes_api=True,
         edits_input=True,
     )
     wire_formats: tuple[WireFormat, ...] = ("anthropic",)
