@@ -128,11 +128,11 @@ async def test_turns_and_money_are_limited_by_the_gateway(
 async def test_a_soft_deadline_breaks_off_the_turn_and_rescues_the_answer(
     harness: Harness, runner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns_module, "NUDGE_SECONDS", 105)
+    monkeypatch.setattr(turns_module, "NUDGE_SECONDS", 225)
     monkeypatch.setattr(turns_module, "NUDGE_SHARE", 1.0)
     late = {"text": "Too late.", "delay_seconds": 500}
     steps: Steps = [late, {"text": "What I had.", "repeat": True}]
-    task = Task(agent="worker", prompt="Do it.", timeout_seconds=120)
+    task = Task(agent="worker", prompt="Do it.", timeout_seconds=240)
     with anyio.fail_after(PATIENCE):
         result = await harness.run(steps, task, **CLIS[runner].agent)
 
