@@ -214,7 +214,10 @@ def _config(
             }
         },
         "permission": permission,
-        "agent": {"build": {"prompt": f"{prompt}\n\n{place}".strip()}},
+        "agent": {
+            "build": {"prompt": f"{prompt}\n\n{place}".strip()},
+            "title": {"disable": True},
+        },
         "mcp": servers,
         "experimental": {"continue_loop_on_deny": True},
     }

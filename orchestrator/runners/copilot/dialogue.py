@@ -37,6 +37,9 @@ MAX_REPLIES = 64
 MAX_REMEMBERED = 256
 """Calls and messages of a turn that are remembered."""
 
+TASK_ID_CHARS = 64
+"""Of an id that is repeated to it."""
+
 _OPTIONS: dict[str, object] = {
     "skipCustomInstructions": True,
     "installedPlugins": [],
@@ -110,7 +113,11 @@ class CopilotDialogue:
         if not self._session or not self._in_turn:
             return b""
         self._stopping = True
-        return self._request("session.abort", {"sessionId": self._session})
+        session = {"sessionId": self._session}
+        # A command that goes on in the background would keep the turn from its end.
+        return self._request("session.abort", session) + self._request(
+            "session.tasks.list", session
+        )
 
     def allow(self, asked: PermissionAsked, tool_input: Mapping[str, object]) -> bytes:  # noqa: ARG002 it takes no other
         return self._answer(asked, {"kind": "approve-once"})
@@ -194,6 +201,11 @@ class CopilotDialogue:
                 self._listening = True
                 self._reply(self._say_unsaid())
                 yield Listening(conversation=self._session)
+            case "session.tasks.list":
+                for task in dicts_of(result, "tasks"):
+                    if task.get("status") == "running" and (number := text_of(task, "id")):
+                        terms = {"sessionId": self._session, "id": number[:TASK_ID_CHARS]}
+                        self._reply(self._request("session.tasks.cancel", terms))
             case "session.send" if wrong:
                 self._in_turn = False
                 yield turn_ended({"message": wrong}, "", aborted=False)

@@ -166,7 +166,11 @@ def test_what_is_said_in_a_turn_steers_it_and_waits_while_it_is_interrupted() ->
     assert played.hear(told("user.message", messageId="own-2")) == [TakenUp(message_id="m-2")]
     played.write(played.dialogue.interrupt())
     played.write(played.dialogue.say("Answer now.", "m-3"))
-    assert played.methods[-1] == "session.abort"
+    assert played.methods[-2:] == ["session.abort", "session.tasks.list"]
+    running = {"id": "0", "type": "shell", "status": "running"}
+    played.answer(tasks=[running, {"id": "1", "status": "completed"}, "x", {"status": "running"}])
+    assert played.methods[-1] == "session.tasks.cancel"
+    assert played.written[-1]["params"] == {"sessionId": SESSION, "id": "0"}
     ended = played.hear(told("session.idle", aborted=True))
     assert ended == [
         TurnEnded(reason="cancelled", text="the turn was interrupted", interrupted=True)
