@@ -218,3 +218,43 @@ def test_what_runs_beside_a_server_ends_before_what_it_uses_is_closed(
         else:
             server.process.send_signal(signal.Signals[how])
         assert server.ended() == (0, "stopped\nclosed\n")
+
+
+SWALLOWS = """
+import sys
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import anyio
+
+from orchestrator.settings import read_settings
+from orchestrator.surfaces.mcp.transports.served import Served
+from orchestrator.surfaces.mcp.transports.stdio import serve
+
+class Low:
+    def create_initialization_options(self):
+        return None
+
+    async def run(self, *_):
+        await anyio.sleep(0)  # signals are listened for by then
+        print("at work", file=sys.stderr, flush=True)
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            print("cancelled", file=sys.stderr, flush=True)
+
+@asynccontextmanager
+async def opened(*_):
+    yield Served(SimpleNamespace(_lowlevel_server=Low()), (), lambda _: None, lambda *_: None)
+    print("closed", file=sys.stderr, flush=True)
+
+anyio.run(serve, read_settings(), opened)
+"""
+
+
+def test_a_signal_ends_a_server_wherever_its_cancellation_was_caught(tmp_path: Path) -> None:
+    """Else it waits for the thread that reads stdin, as long as its client stays."""
+    with started(tmp_path, "-c", SWALLOWS) as server:
+        assert server.stderr.readline() == "at work\n"
+        server.process.terminate()
+        assert server.ended() == (0, "cancelled\nclosed\n")

@@ -40,7 +40,7 @@ async def serve(settings: Settings, open_served: OpenServed = orchestrator_serve
                         beside.start_soon(work)
                     await low.run(hears, writer, options)
                     beside.cancel_scope.cancel()
-        if scope.cancelled_caught:
+        if scope.cancel_called:  # a signal came, wherever its cancellation was caught
             # The thread that reads stdin cannot be interrupted; all that is ours is closed.
             sys.stderr.flush()
             os._exit(0)
