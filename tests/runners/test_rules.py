@@ -174,6 +174,12 @@ def test_a_word_that_only_the_shell_knows_counts_where_a_rule_would_look_at_it()
     assert told("Bash", {"command": "for f in *; do cat $f; done"}, rules) == "allow"
 
 
+def test_a_program_that_only_the_shell_knows_is_not_allowed_by_a_pattern() -> None:
+    rules = AgentRules(allow=("Bash(git*)",))
+    assert told("Bash", {"command": "git-lfs pull"}, rules) == "allow"
+    assert told("Bash", {"command": "git$x pull"}, rules) == "deny"
+
+
 def test_what_cannot_be_read_surely_runs_only_where_every_command_may() -> None:
     unread: dict[str, object] = {"command": "cat <<EOF\nhello\nEOF"}
     assert told("Bash", unread, AgentRules(allow=("Bash",))) == "allow"
