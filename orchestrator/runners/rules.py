@@ -50,6 +50,9 @@ MAX_PATH_CHARS = 4096
 WRAPPED_WORDS = 32
 """Words behind a wrapper, each of which may be the program that it runs."""
 
+SHELLS_WITHIN = 4
+"""Shells that run shells; what runs deeper may be anything."""
+
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 
 
@@ -300,7 +303,7 @@ def _is_surely(pattern: str, part: Part) -> bool:
     return _is_like(part.raw, pattern)
 
 
-def _readings(words: Sequence[Word]) -> list[Sequence[Word]]:
+def _readings(words: Sequence[Word], shells: int = SHELLS_WITHIN) -> list[Sequence[Word]]:
     """What a command may turn out to be: itself, without assignments, and what it runs."""
     found = [words]
     while words and _ASSIGNMENT.match(words[0].raw):
@@ -312,14 +315,16 @@ def _readings(words: Sequence[Word]) -> list[Sequence[Word]]:
         for start in range(1, min(len(words), 1 + WRAPPED_WORDS)):
             found.append(words[start:])
             if posixpath.basename(words[start].text) in _SHELLS:
-                found += _readings(words[start:])
+                found += _readings(words[start:], shells)
                 break
+    elif name in _SHELLS and not shells:
+        found.append([_ANYTHING])
     elif name in _SHELLS:
         scripts = [word.text for word in words[1:]]
-        for script in (*scripts, *([" ".join(scripts)] if name == "eval" else [])):
+        for script in [" ".join(scripts)] if name == "eval" else scripts:
             inside = parts_of(script)
             found += [[_ANYTHING]] if inside is None else []
-            found += [each for part in inside or () for each in _readings(part.words)]
+            found += [each for part in inside or () for each in _readings(part.words, shells - 1)]
     return found
 
 

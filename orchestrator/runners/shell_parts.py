@@ -36,7 +36,8 @@ _BRACED_VARIABLE = re.compile(
 """Not "${x@P}" nor "${x:y}": they run commands that stand in a variable."""
 
 _QUIET_COMMENT = re.compile(r"#[^\n'\"`$\\(){}<>;&|]*(?=\n|$)")
-_LOOP_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LOOP_NAME = re.compile(r"[a-z_][a-z0-9_]*|[A-Z]")
+"""Not "PATH" and the like: they decide which programs the commands in the loop are."""
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,7 @@ MODELS: dict[str, tuple[object, ...]] = {
     "chat": (
         *("gpt-5.5-pro", "gpt-6-astra", "claude-opus-5-5", "ft:gpt-5.5:mine", "openai/gpt-5.5"),
         *("gpt-5.5\n", "gpt-5.5\u200b", "", None, ["gpt-5.5"], "gpt-audio-mini", "x-mini"),
+        "gpt-4o-mini-search-preview",
     ),
     "gemini": (
         *("gemini-4-argon", "gemini-3.1-pro-preview", "claude-haiku-4-5", "gpt-5-mini"),

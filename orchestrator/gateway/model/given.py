@@ -17,8 +17,9 @@ SIDE_MODELS: dict[ProviderName, tuple[str, frozenset[str]]] = {
 """How the names of a provider's models begin, and the families of small ones that a CLI uses beside
 the agent's, for titles and summaries."""
 
-OTHER_OUTPUT = frozenset(("image", "tts", "audio", "live", "realtime"))
-"""Words in the names of models that make something else than text, which costs more."""
+UNLIKE_WORDS = frozenset(("image", "tts", "audio", "live", "realtime", "search", "research"))
+"""Words in the names of models that make something else than text, or search the web without being
+told to. Either costs more than tokens, and the latter is a way out."""
 
 ALIASES = {"opusplan": ("opus", "sonnet"), **{family: (family,) for family in FAMILIES}}
 """What a CLI makes a model's name of by itself, and of which families."""
@@ -54,7 +55,7 @@ def may_use(given: str, asked: str, provider: ProviderName = "anthropic") -> boo
     families = side.union(ALIASES.get(undecorated(given), ()))
     name = re.fullmatch(rf"{vendor}(-[a-z0-9.]+)+", undecorated(asked), re.ASCII)
     words = set(name[0].split("-")) if name else set()
-    return not words.isdisjoint(families) and words.isdisjoint(OTHER_OUTPUT)
+    return not words.isdisjoint(families) and words.isdisjoint(UNLIKE_WORDS)
 
 
 def most_requests(agent: AgentSpec, *, counts: bool = True) -> int:

@@ -19,6 +19,9 @@ from orchestrator.runners.rule_names import server_prefix
 ID_CHARS = 64
 """Of the id of a call, as signs have it."""
 
+LONGEST_ID = 1024
+"""Of an id with the name of a tool in it; no rule can name a longer one."""
+
 _PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 _NAMED_TWICE = re.compile(r"(.+)__\1_\d+_\d+")
@@ -55,7 +58,7 @@ def tool_of(said: Mapping[str, object], words: AcpWords, servers: Iterable[str])
     """What agent.md calls the tool of a call; its own name, if no rule can name it."""
     name = text_of(said, "title")
     if words.in_id:
-        number = text_of(said, "toolCallId")
+        number = text_of(said, "toolCallId")[:LONGEST_ID]  # to look for a name takes its square
         own = _NAMED_TWICE.fullmatch(number)
         name = own[1] if own else number.rpartition("__")[0]
     if name in words.built_in:

@@ -14,7 +14,14 @@ from typing import NamedTuple
 from orchestrator.domain.container import Launch
 from orchestrator.runners.acp.calls import AcpWords, call_id, input_of, output_of, tool_of
 from orchestrator.runners.acp.endings import turn_ended
-from orchestrator.runners.json_fields import dict_of, dicts_of, int_of, text_of, texts_of
+from orchestrator.runners.json_fields import (
+    TEXT_CHARS,
+    dict_of,
+    dicts_of,
+    int_of,
+    text_of,
+    texts_of,
+)
 from orchestrator.runners.lines import CliLine, CliLines, is_shown_whole, line, noise
 from orchestrator.runners.signs import (
     CannotBegin,
@@ -266,7 +273,7 @@ class AcpDialogue:
             case "agent_message_chunk":
                 text = text_of(dict_of(update, "content"), "text")
                 yield Saying(text=text, begins=not self._text)
-                self._text += text
+                self._text = (self._text + text)[:TEXT_CHARS]
             case "tool_call" | "tool_call_update":
                 yield from self._on_call(update)
 

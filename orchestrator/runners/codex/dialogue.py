@@ -265,6 +265,9 @@ class CodexDialogue:
         if not (item := id_of(params, "itemId")):
             return None
         given: dict[str, object] = {"command": command_of(params)}
+        place = text_of(params, "cwd")
+        if place not in ("", text_of(dict_of(self._opening, "thread"), "cwd")):
+            given["cwd"] = place  # the model can have it run anywhere
         if params.get("kind") == "writeStdin":
             given["into_a_running_command"] = True
         return PermissionAsked(

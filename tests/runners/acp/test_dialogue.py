@@ -16,6 +16,7 @@ from orchestrator.runners.acp.dialogue import LEAD, MAX_ACP_REPLIES, AcpDialogue
 from orchestrator.runners.acp.gemini import Gemini
 from orchestrator.runners.acp.opencode import Opencode
 from orchestrator.runners.contract import LaunchTerms
+from orchestrator.runners.json_fields import TEXT_CHARS
 from orchestrator.runners.signs import (
     CannotBegin,
     Listening,
@@ -358,6 +359,18 @@ def test_hostile_lines_are_no_errors_and_do_not_pile_up() -> None:
         signs = played.hear(*asked)
         assert sum(isinstance(sign, PermissionAsked) for sign in signs) == MAX_ACP_REPLIES
         assert len(played.dialogue.hear(b"\xff\xfe{]\n[1]\n")) == 2
+
+
+def test_an_id_or_a_text_without_end_takes_no_more_than_its_share() -> None:
+    for runner in (Gemini(), Opencode()):
+        played = Played(runner)
+        played.begin_turn()
+        # To look for a name in all of it took minutes, in which no other run went on.
+        played.hear(update("tool_call", toolCallId="_" * TEXT_CHARS, title="x"))
+        chunk = update("agent_message_chunk", content={"type": "text", "text": "a" * 300_000})
+        signs = played.hear(*[chunk] * 8, question(1, "c-1", kind="execute", title="x"))
+        (said,) = (sign for sign in signs if isinstance(sign, Said))
+        assert len(said.text) == TEXT_CHARS
 
 
 def terms(**fields: object) -> LaunchTerms:

@@ -190,8 +190,25 @@ def test_a_refusal_follows_its_reason() -> None:
     assert played.dialogue.deny(asked, "twice") == b""
 
 
-def question(command: str) -> Event:
-    params = {"threadId": THREAD, "itemId": "call_1", "command": f"/bin/bash -c '{command}'"}
+def test_who_decides_is_told_where_a_command_runs_if_that_is_not_the_workspace() -> None:
+    played = Played()
+    played.begin_turn()
+    (asked,) = played.hear(question("rm -r build", cwd="/workspace"))
+    assert isinstance(asked, PermissionAsked)
+    assert asked.input == {"command": "rm -r build"}
+    played.write(played.dialogue.allow(asked, asked.input))
+    (asked,) = played.hear(question("rm -r build", cwd="/home/agent"))
+    assert isinstance(asked, PermissionAsked)
+    assert asked.input == {"command": "rm -r build", "cwd": "/home/agent"}
+
+
+def question(command: str, **more: object) -> Event:
+    params = {
+        "threadId": THREAD,
+        "itemId": "call_1",
+        "command": f"/bin/bash -c '{command}'",
+        **more,
+    }
     return {"id": 7, "method": "item/commandExecution/requestApproval", "params": params}
 
 

@@ -88,7 +88,7 @@ def caches(body: dict[str, object], model: str) -> Literal["", "minutes", "hour"
 def refused_reference(body: dict[str, object]) -> str:
     """What of a request refers to the account; "" for nothing."""
     for key in REFUSED_KEYS:
-        if body.get(key):
+        if body.get(key) not in (None, False, ""):  # an empty object asks for it, too
             return key
     if body.get("store") not in (None, False):
         return "store, which keeps the answer in the account,"

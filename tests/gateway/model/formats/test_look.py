@@ -154,6 +154,7 @@ REFUSED: tuple[tuple[Dialect, dict[str, Any], str], ...] = (
     (CHAT, {"tools": [{"type": "web_search"}]}, "the tool 'web_search'"),
     (CHAT, {"tools": [{"function": {"name": "x"}}]}, "the tool 'None'"),
     (CHAT, {"web_search_options": {"search_context_size": "low"}}, "web_search_options"),
+    (CHAT, {"web_search_options": {}}, "web_search_options"),
     (CHAT, {"store": True}, "store"),
     (
         CHAT,
