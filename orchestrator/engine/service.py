@@ -398,20 +398,28 @@ class Service:
         live.record.add_secrets(prepared.secrets)
         async with self._at_work(live):
             await execute(live, self._staging.stage(prepared, live), self.copies)
-            while live.may_go_elsewhere:
-                prepared = await self._elsewhere(live)
-                await execute(live, self._staging.stage(prepared, live), self.copies)
+            while live.may_go_elsewhere and (other := await self._elsewhere(live)):
+                await execute(live, self._staging.stage(other, live), self.copies)
 
-    async def _elsewhere(self, live: LiveRun) -> Prepared:
-        """What the run needs on its next runner, which goes on with what is done of it."""
+    async def _elsewhere(self, live: LiveRun) -> Prepared | None:
+        """What the run needs on its next runner, which goes on with what is done of it; None if
+        none of them can be had: then it has ended as it did on this one.
+        """
         now = live.prepared
-        prepared = await self._staging.planner.prepare(now.agent, now.task, ways=now.others)
-        live.record.add_secrets(prepared.secrets)
-        live.go_elsewhere(prepared)
-        live.handed_on = prepared.plan.copied_workspace is not None and await self.copies.put_by(
-            live.run_id
-        )
-        return prepared
+        for at, way in enumerate(now.others):
+            try:
+                prepared = await self._staging.planner.prepare(
+                    now.agent, now.task, ways=now.others[at:]
+                )
+            except OrchestratorError as exc:
+                live.record.note("warning", f"{way.runner} cannot go on with the run: {exc}")
+                continue
+            live.record.add_secrets(prepared.secrets)
+            live.go_elsewhere(prepared)
+            copied = prepared.plan.copied_workspace is not None
+            live.handed_on = copied and await self.copies.put_by(live.run_id)
+            return prepared
+        return None
 
     @asynccontextmanager
     async def _at_work(self, live: LiveRun) -> AsyncIterator[None]:

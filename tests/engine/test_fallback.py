@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.task import Task
+from orchestrator.errors import ImageBuildFailed
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from tests.engine.harness import Harness, Steps, bash
 
@@ -90,3 +91,24 @@ async def test_a_run_out_of_quota_goes_on_with_the_next_runner_and_what_is_done_
     assert (fallback.data["runner"], fallback.data["next"]) == ("claude", "codex")
     told = [event.text for event in harness.events if event.kind == "workspace"]
     assert any("that the runner before had changed are in the copy" in line for line in told)
+
+
+async def test_a_runner_that_cannot_be_had_leaves_the_run_as_it_ended_on_the_one_before(
+    runtime: DockerRuntime, runner_image: Callable[[str], str], tmp_path: Path
+) -> None:
+    def images(runner: str) -> str:
+        if runner == "codex":
+            raise ImageBuildFailed("npm is not here to fetch it")
+        return runner_image(runner)
+
+    harness = Harness(runtime, images, tmp_path)
+    project = tmp_path / "work" / "project"
+    project.mkdir(parents=True)
+    scripts: dict[str, Steps] = {"sonnet": [bash("echo one > a.txt"), QUOTA]}
+    service = Models(harness, scripts, workspace="copy").service
+    with anyio.fail_after(PATIENCE):
+        result = await service.run(Task(agent="worker", prompt="Do it.", workspace=project))
+
+    assert (result.status, result.reason, result.runner) == ("failed", "api_rate_limit", "claude")
+    assert [file.path for file in result.changed_files] == ["a.txt"]
+    assert any("codex cannot go on with the run" in warning for warning in result.warnings)
