@@ -18,8 +18,6 @@ class ScriptedCli:
     shell_field: str
     server_tool: str
     """How it calls a tool of an MCP server."""
-    asides: int = 0
-    """Requests that it makes by itself: for a title."""
 
     @property
     def agent(self) -> dict[str, Any]:
@@ -43,8 +41,6 @@ CLIS = {
         ScriptedCli(
             "gemini", "gemini-2.5-pro", "run_shell_command", "command", "mcp_{server}_{tool}"
         ),
-        ScriptedCli(
-            "opencode", "claude-sonnet-4-5", "bash", "command", "{server}_{tool}", asides=1
-        ),
+        ScriptedCli("opencode", "claude-sonnet-4-5", "bash", "command", "{server}_{tool}"),
     )
 }
