@@ -53,6 +53,12 @@ WRAPPED_WORDS = 32
 SHELLS_WITHIN = 4
 """Shells that run shells; what runs deeper may be anything."""
 
+_ANOTHER_NAME = re.compile(r"/proc/.*/(cwd|root|fd)(/|$)|/dev/fd(/|$)", re.DOTALL)
+"""Paths that lead to files whose names they do not tell."""
+
+_MOVING = frozenset(("cd", "pushd", "popd"))
+"""Commands after which relative paths begin elsewhere."""
+
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 
 
@@ -133,7 +139,8 @@ def _covers(rule: str, tool: str, given: Mapping[str, object], cwd: str, strict:
         return alike and _covers_path(pattern, _path(given), cwd, strict)
     if named == "Read":
         path = _path(given) or ("" if tool == "Read" else cwd)
-        return tool in _READING_TOOLS and _covers_path(pattern, path, cwd, strict)
+        within = strict and tool == "Grep" and _may_find(pattern, path, cwd)
+        return tool in _READING_TOOLS and (within or _covers_path(pattern, path, cwd, strict))
     if named == tool == "WebFetch" and pattern.startswith("domain:"):
         return _covers_host(pattern.removeprefix("domain:"), given.get("url"), strict)
     return named == tool and strict  # a pattern that is not understood
@@ -152,7 +159,22 @@ def _covers_path(pattern: str, path: str, cwd: str, strict: bool) -> bool:
         path = HOME + path[1:]
     whole = posixpath.normpath(posixpath.join(cwd, path))
     whole = "/" + whole.lstrip("/")
-    return any(_path_glob(place).fullmatch(whole) for place in _places(pattern, cwd, strict))
+    if _ANOTHER_NAME.match(whole):
+        return strict
+    return any(_is_at(whole, place) for place in _places(pattern, cwd, strict))
+
+
+def _may_find(pattern: str, path: str, cwd: str) -> bool:
+    """Whether a search of a directory may come upon what a pattern names."""
+    searched = posixpath.normpath(posixpath.join(cwd, path)).rstrip("/") + "/"
+    for place in _places(pattern, cwd, strict=True):
+        fixed = re.split(r"[*?]", place)[0]
+        if fixed != place:
+            fixed = posixpath.dirname(fixed)
+        fixed = fixed.rstrip("/") + "/"
+        if fixed.startswith(searched) or (searched.startswith(fixed) and re.search(r"[*?]", place)):
+            return True
+    return False
 
 
 def _places(pattern: str, cwd: str, strict: bool) -> list[str]:
@@ -170,24 +192,39 @@ def _places(pattern: str, cwd: str, strict: bool) -> list[str]:
     return [f"{cwd}/{pattern}"]
 
 
-def _path_glob(pattern: str) -> re.Pattern[str]:
-    """Any number of names for "**"; "*" and "?" stay within one. A directory covers what it has."""
-    found = ""
-    for piece in re.split(r"(/\*\*/|/\*\*$|\*\*|\*|\?)", pattern.rstrip("/")):
+def _is_at(path: str, place: str) -> bool:
+    """Whether a path is at a place, or below it: "**" is any number of names, "*" and "?" stay
+    within one. In time that grows with the length of both: whose path it is wants us to wait.
+    """
+    at = {0}
+    """How far the pattern so far may have come in the path."""
+    end = len(path)
+    for piece in re.split(r"(/\*\*/|/\*\*$|\*\*|\*|\?)", place.rstrip("/")):
         match piece:
             case "/**/":
-                found += "/(?:.*/)?"
+                at = {here + 1 for here in at if path.startswith("/", here)}
+                first = min(at, default=end)
+                at |= {here for here in range(first + 1, end + 1) if path[here - 1] == "/"}
             case "/**":
-                found += "(?:/.*)?"
+                pass  # a directory covers what it has
             case "**":
-                found += ".*"
+                at = set(range(min(at, default=end + 1), end + 1))
             case "*":
-                found += "[^/]*"
+                at = _to_the_end_of_a_name(path, at)
             case "?":
-                found += "[^/]"
+                at = {here + 1 for here in at if here < end and path[here] != "/"}
             case _:
-                found += re.escape(piece)
-    return re.compile(f"{found}(?:/.*)?", re.DOTALL)
+                at = {here + len(piece) for here in at if path.startswith(piece, here)}
+    return any(here == end or path[here] == "/" for here in at)
+
+
+def _to_the_end_of_a_name(path: str, at: set[int]) -> set[int]:
+    reached: set[int] = set()
+    for here in sorted(at):
+        if here not in reached:
+            slash = path.find("/", here)
+            reached.update(range(here, (len(path) if slash < 0 else slash) + 1))
+    return reached
 
 
 def _covers_host(pattern: str, url: object, strict: bool) -> bool:
@@ -221,10 +258,18 @@ def _decide_command(given: Mapping[str, object], rules: AgentRules) -> RuleDecis
     if not parts:
         return _decide_unread(denying, asking, allowing, rules)
     rulings: list[RuleDecision] = []
+    moves = given.get("cwd", rules.cwd) != rules.cwd or any(_moves(p, rules.cwd) for p in parts)
     for part in parts:
         rulings.append(_decide_part(part, denying, asking, allowing, rules.cwd))
-        rulings += (_decide_file(each, bool(_whole(allowing)), rules) for each in part.redirections)
+        whole = bool(_whole(allowing))
+        rulings += (_decide_file(each, whole, rules, moves) for each in part.redirections)
     return min(rulings, key=lambda ruling: ("deny", "ask", "allow").index(ruling.verdict))
+
+
+def _moves(part: Part, cwd: str) -> bool:
+    """Whether relative paths may begin elsewhere after a command."""
+    name, *rest = part.words or [Word(raw="", text="", varies=False)]
+    return name.varies or (name.text in _MOVING and [word.text for word in rest] != [cwd])
 
 
 def _decide_unread(
@@ -267,12 +312,15 @@ def _decide_part(
     return RuleDecision(verdict="deny", why=f"no rule allows `{shown}`")
 
 
-def _decide_file(opened: Redirection, every_command: bool, rules: AgentRules) -> RuleDecision:
-    """What the rules say of a file that the shell opens for a command."""
+def _decide_file(
+    opened: Redirection, every_command: bool, rules: AgentRules, moves: bool
+) -> RuleDecision:
+    """What the rules say of a file that the shell opens for a command, elsewhere if it `moves`."""
     path = opened.target.text
     if path in _NO_FILES:
         return RuleDecision(verdict="allow", why="it is no file")
-    tool, given = ("Write" if opened.writes else "Read"), {"file_path": path}
+    tool = "Write" if opened.writes else "Read"
+    given = {"file_path": "" if moves and not path.startswith(("/", "~")) else path}
     if rule := _covering(filter(_pattern, rules.deny), tool, given, rules.cwd, strict=True):
         return RuleDecision(verdict="deny", why=f"the rule {rule} denies {path}")
     if rule := _covering(filter(_pattern, rules.ask), tool, given, rules.cwd, strict=True):

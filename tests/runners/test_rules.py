@@ -316,6 +316,40 @@ def test_an_agent_may_call_its_servers_unless_it_names_single_tools_of_them() ->
     )
 
 
+@pytest.mark.parametrize(
+    ("tool", "given", "verdict"),
+    [
+        ("Grep", {}, "deny"),
+        ("Grep", {"path": "/workspace"}, "deny"),
+        ("Grep", {"path": "secrets/deep"}, "deny"),
+        ("Grep", {"path": "src"}, "allow"),
+        ("Glob", {"path": "/workspace"}, "allow"),
+        ("Read", {"file_path": "/proc/self/cwd/secrets/key"}, "deny"),
+        ("Read", {"file_path": "/proc/1/root/workspace/secrets/key"}, "deny"),
+        ("Read", {"file_path": "/dev/fd/7"}, "deny"),
+        ("Read", {"file_path": "/proc/cpuinfo"}, "allow"),
+        ("Bash", {"command": "cd secrets && echo x > key"}, "deny"),
+        ("Bash", {"command": "$GO secrets; echo x > key"}, "deny"),
+        ("Bash", {"command": "echo x > key", "cwd": "/workspace/secrets"}, "deny"),
+        ("Bash", {"command": "cd /workspace && echo x > key"}, "allow"),
+        ("Bash", {"command": "cd secrets && echo x > /workspace/key"}, "allow"),
+    ],
+)
+def test_a_denied_file_stays_denied_by_every_way_to_it(
+    tool: str, given: dict[str, object], verdict: str
+) -> None:
+    deny = ("Read(secrets/**)", "Edit(secrets/**)")
+    rules = AgentRules(allow=("Bash", "Read", "Grep", "Glob"), deny=deny)
+    assert told(tool, given, rules) == verdict
+
+
+@pytest.mark.timeout(60)
+def test_a_long_path_does_not_keep_the_orchestrator_busy() -> None:
+    rules = AgentRules(allow=("Edit",), deny=("Edit(**/a/**/b/**/c/**/d.txt)",))
+    assert told("Edit", {"file_path": "a/b/c/" * 660 + "x"}, rules) == "allow"
+    assert told("Edit", {"file_path": "a/b/c/" * 660 + "d.txt"}, rules) == "deny"
+
+
 def test_a_reason_names_the_rule_and_the_command() -> None:
     assert decide("Bash", {"command": "ls && git push --force"}, RULES) == RuleDecision(
         verdict="deny", why="the rule Bash(git push --force:*) denies `git push --force`"

@@ -26,7 +26,7 @@ ANSWERED: frozenset[ModelVerdict] = frozenset(("", "length", "refusal"))
 """The API has answered, whatever the answer is."""
 
 UNWAITED = ("client_gone", "run_ended")
-"""Problems of requests that tell nothing of the API: nobody waited for its answer."""
+"""Problems of requests that tell nothing of the API: the client did not wait for its answer."""
 
 
 class LastAnswer(NamedTuple):

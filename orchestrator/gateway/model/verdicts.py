@@ -60,6 +60,9 @@ _QUOTA = re.compile(
     r"|PerDay|daily quota|quota.{0,40}(per|a) day|spend(ing)? limit",
     re.IGNORECASE,
 )
+_NO_CREDIT = "credit balance is too low"
+"""All that is read of a 400: other words in one may be the request's own, told back."""
+
 _CONTEXT = re.compile(
     r"prompt is too long|maximum context length|context window"
     r"|input token count.{0,40}exceeds|input is too long",
@@ -78,7 +81,8 @@ def verdict_of(status: int, error: ApiError) -> ModelVerdict:
     limited = status == 429 or not words.isdisjoint(_RATE_CODES)
     checks: tuple[tuple[bool, ModelVerdict], ...] = (
         (not words.isdisjoint(_QUOTA_CODES) or status == 402, "quota"),
-        ((limited or status == 400) and bool(_QUOTA.search(error.message)), "quota"),
+        (limited and bool(_QUOTA.search(error.message)), "quota"),
+        (status == 400 and _NO_CREDIT in error.message.lower(), "quota"),
         (status in (401, 403) or not words.isdisjoint(_AUTH_CODES), "auth"),
         (status == 400 and bool(_AUTH.search(error.message)), "auth"),
         (limited, "rate_limit"),

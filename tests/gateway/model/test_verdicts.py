@@ -46,6 +46,7 @@ CASES: tuple[tuple[WireFormat, int, object, str], ...] = (
     ("anthropic", 413, anthropic("request_too_large"), "context"),
     ("anthropic", 404, anthropic("not_found_error"), "no_model"),
     ("anthropic", 400, anthropic("invalid_request_error", "messages: empty"), "error"),
+    ("responses", 400, openai("invalid_request_error", None, "bad value: 'daily quota'"), "error"),
     ("responses", 401, openai("invalid_request_error", "invalid_api_key"), "auth"),
     ("responses", 429, openai("requests", "rate_limit_exceeded"), "rate_limit"),
     ("responses", 429, openai("insufficient_quota", "insufficient_quota"), "quota"),

@@ -67,7 +67,7 @@ def _asked(body: dict[str, object], size: int, rules: Rules) -> Asked:
         del kept["service_tier"]
         left_out.append("service_tier")
     streams = body.get("stream") is True
-    if streams:  # otherwise nobody is told what it used
+    if streams:  # otherwise the API does not tell what it used
         options = body.get("stream_options")
         options = options if isinstance(options, dict) else {}
         kept["stream_options"] = {**options, "include_usage": True}
