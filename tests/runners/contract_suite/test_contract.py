@@ -132,9 +132,8 @@ async def test_a_soft_deadline_breaks_off_the_turn_and_rescues_the_answer(
     monkeypatch.setattr(turns_module, "NUDGE_SHARE", 1.0)
     late = {"text": "Too late.", "delay_seconds": 500}
     steps: Steps = [late, {"text": "What I had.", "repeat": True}]
-    task = Task(agent="worker", prompt="Do it.", timeout_seconds=240)
     with anyio.fail_after(PATIENCE):
-        result = await harness.run(steps, task, **CLIS[runner].agent)
+        result = await harness.run(steps, timeout_ms=240_000, **CLIS[runner].agent)
 
     assert (result.status, result.reason) == ("completed", "deadline"), result
     assert result.result == "What I had."
