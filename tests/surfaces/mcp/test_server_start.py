@@ -242,19 +242,26 @@ class Low:
             await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
             print("cancelled", file=sys.stderr, flush=True)
+            if "fails" in sys.argv:
+                raise RuntimeError("it was closed") from None
 
 @asynccontextmanager
 async def opened(*_):
-    yield Served(SimpleNamespace(_lowlevel_server=Low()), (), lambda _: None, lambda *_: None)
-    print("closed", file=sys.stderr, flush=True)
+    try:
+        yield Served(SimpleNamespace(_lowlevel_server=Low()), (), lambda _: None, lambda *_: None)
+    finally:
+        print("closed", file=sys.stderr, flush=True)
 
 anyio.run(serve, read_settings(), opened)
 """
 
 
-def test_a_signal_ends_a_server_wherever_its_cancellation_was_caught(tmp_path: Path) -> None:
+@pytest.mark.parametrize("becomes", ["nothing", "fails"])
+def test_a_signal_ends_a_server_whatever_its_cancellation_becomes(
+    tmp_path: Path, becomes: str
+) -> None:
     """Else it waits for the thread that reads stdin, as long as its client stays."""
-    with started(tmp_path, "-c", SWALLOWS) as server:
+    with started(tmp_path, "-c", SWALLOWS, becomes) as server:
         assert server.stderr.readline() == "at work\n"
         server.process.terminate()
         assert server.ended() == (0, "cancelled\nclosed\n")

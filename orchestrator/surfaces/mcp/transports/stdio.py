@@ -28,22 +28,25 @@ async def serve(settings: Settings, open_served: OpenServed = orchestrator_serve
     # First: the thread that reads stdin waits for the client, and would keep an error from it.
     await anyio.to_thread.run_sync(check_state, settings)
     async with stdio_server() as (reader, writer), anyio.create_task_group() as tasks:
-        async with open_served(settings, lambda: own_caller(settings), {}) as served:
-            low = served.server._lowlevel_server  # noqa: SLF001 its public run() minds no signal
-            options = low.create_initialization_options()
-            heard, hears = anyio.create_memory_object_stream[SessionMessage | Exception]()
-            with anyio.CancelScope() as scope:
-                tasks.start_soon(_cancel_on_signal, scope, served)
-                tasks.start_soon(_pass_on, reader, heard, served)
-                async with anyio.create_task_group() as beside:  # it uses what is closed next
-                    for work in served.beside:
-                        beside.start_soon(work)
-                    await low.run(hears, writer, options)
-                    beside.cancel_scope.cancel()
-        if scope.cancel_called:  # a signal came, wherever its cancellation was caught
-            # The thread that reads stdin cannot be interrupted; all that is ours is closed.
-            sys.stderr.flush()
-            os._exit(0)
+        scope = anyio.CancelScope()
+        try:
+            async with open_served(settings, lambda: own_caller(settings), {}) as served:
+                low = served.server._lowlevel_server  # noqa: SLF001 its public run() minds no signal
+                options = low.create_initialization_options()
+                heard, hears = anyio.create_memory_object_stream[SessionMessage | Exception]()
+                with scope:
+                    tasks.start_soon(_cancel_on_signal, scope, served)
+                    tasks.start_soon(_pass_on, reader, heard, served)
+                    async with anyio.create_task_group() as beside:  # it uses what is closed next
+                        for work in served.beside:
+                            beside.start_soon(work)
+                        await low.run(hears, writer, options)
+                        beside.cancel_scope.cancel()
+        finally:
+            if scope.cancel_called:  # a signal came, and whatever its cancellation turned into
+                # The thread that reads stdin cannot be interrupted; all that is ours is closed.
+                sys.stderr.flush()
+                os._exit(0)
         tasks.cancel_scope.cancel()
 
 
