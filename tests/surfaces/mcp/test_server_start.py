@@ -235,11 +235,12 @@ class Low:
     def create_initialization_options(self):
         return None
 
-    async def run(self, *_):
+    async def run(self, reader, *_):
         await anyio.sleep(0)  # signals are listened for by then
         print("at work", file=sys.stderr, flush=True)
         try:
-            await anyio.sleep_forever()
+            with reader:
+                await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
             print("cancelled", file=sys.stderr, flush=True)
             if "fails" in sys.argv:
@@ -250,6 +251,7 @@ async def opened(*_):
     try:
         yield Served(SimpleNamespace(_lowlevel_server=Low()), (), lambda _: None, lambda *_: None)
     finally:
+        await anyio.sleep(0.5)  # its client goes on talking meanwhile
         print("closed", file=sys.stderr, flush=True)
 
 anyio.run(serve, read_settings(), opened)
@@ -264,4 +266,6 @@ def test_a_signal_ends_a_server_whatever_its_cancellation_becomes(
     with started(tmp_path, "-c", SWALLOWS, becomes) as server:
         assert server.stderr.readline() == "at work\n"
         server.process.terminate()
-        assert server.ended() == (0, "cancelled\nclosed\n")
+        assert server.stderr.readline() == "cancelled\n"
+        server.send(HELLO)
+        assert server.ended() == (0, "closed\n")

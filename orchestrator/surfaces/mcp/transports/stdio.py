@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterable
+from contextlib import suppress
 
 import anyio
 import anyio.to_thread
@@ -54,7 +55,7 @@ async def _pass_on(reader: _Messages, heard: _Hears, served: Served) -> None:
     """Pass on what the client says until it leaves: the server ends its calls at once, and their
     runs are to say why.
     """
-    with heard:
+    with heard, suppress(anyio.BrokenResourceError):  # told to stop, the server listens no more
         async for message in reader:
             await heard.send(message)
         served.leave(CLIENT_LEFT)
