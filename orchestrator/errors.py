@@ -11,7 +11,7 @@ OrchestratorError
 ├── OperatorError          the operator acts: on the orchestrator, its engine or its disk
 │   ├── AgentsDirMissing   there is no directory with agents where one should be
 │   ├── NotTrusted         an agent wants what nobody has trusted its project with
-│   ├── ServerNotPinned    nobody has read what the tools of a server are
+│   ├── ServerNotPinned    no person has read what the tools of a server are
 │   ├── ServerFailed       a server of tools cannot be started, or does not answer as one
 │   ├── EngineUnreachable  no container engine answers
 │   ├── EngineRefused      the engine answered, and it was a no

@@ -149,8 +149,8 @@ class ProjectTrust:
         return self.is_set or self._read().get(server.name) == definitions_of(server, lock).what
 
     def check_outside(self, known: KnownServer, rules: OutsideRules) -> None:
-        """NotTrusted if agents outside would reach through a server, by these rules, what nobody
-        has trusted them with, or would be told of tools what nobody has read.
+        """NotTrusted if agents outside would reach through a server, by these rules, what no
+        person has trusted them with, or would be told of tools what no person has read.
         """
         if self.is_set:
             return

@@ -63,7 +63,7 @@ WHY_CHARS = 500
 NO_RUN = "no run is there to call this for: it has ended, or has not begun"
 
 Approve = Callable[[str, str, dict[str, object]], Awaitable[Approval]]
-"""An id, a tool and its arguments -> whether somebody allows it."""
+"""An id, a tool and its arguments -> whether the caller or a person allows it."""
 
 Spill = Callable[[str, bytes], Awaitable[str]]
 """A path in the agent's container and what to write there -> what went wrong, or ""."""
@@ -277,7 +277,7 @@ class _Call:
         return text_result(said, is_error=True)
 
     async def _approved(self, verdict: ToolVerdict, number: int) -> ToolVerdict:
-        """Have somebody decide; the run waits. What they edit is looked at as any other call."""
+        """Have the caller or a person decide; the run waits. An edited call is looked at again."""
         name = f"mcp__{self._each.name}__{self._told}"
         sent: dict[str, object] = dict(verdict.arguments)
         if self._what == "resource":
@@ -413,7 +413,7 @@ class _Call:
 
 
 class _Patience:
-    """How long an answer is waited for; not while somebody else is."""
+    """How long an answer is waited for; not while a person or the caller is."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

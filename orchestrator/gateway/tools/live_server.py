@@ -287,7 +287,7 @@ async def _find_out(session: ClientSession) -> None:
 
 async def _discover(session: ClientSession) -> None:
     """Greet a server that is known to speak the newer protocol. The SDK waits for ten seconds, and
-    a server may take as long to start as its server.yaml says; whoever starts it keeps that time.
+    a server may take as long to start as its server.yaml says; the caller of this keeps that time.
     """
     while True:
         try:

@@ -194,7 +194,7 @@ class ServerPool:
         self._starts[wanted.key] = starts
         loop = asyncio.get_running_loop()
         instance = _Instance(wanted, loop.create_future(), elicit=wanted.elicit)
-        # No task may have waited for it: its end is not an error that nobody has seen.
+        # No task may have waited for it: its end is not an error that was lost.
         instance.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._instances[wanted.key] = instance
         instance.task = loop.create_task(self._live(instance))

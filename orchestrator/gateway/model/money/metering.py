@@ -170,7 +170,7 @@ class Meter:
             # should be gone: a CLI asks again.
             return 0 if whole else by_now
         if not whole and not self._streamed:
-            # Nothing is seen until all of it is written, which goes on when nobody waits for it.
+            # Nothing is seen until all of it is written, which goes on when no client waits for it.
             return max(seen, self._asked.max_tokens)
         return max(seen, by_now)
 

@@ -113,7 +113,7 @@ _NOTES = re.compile(
 
 
 def own_text(text: str) -> str:
-    """What somebody said, without what the CLI added to it."""
+    """What the user said, without what the CLI added to it."""
     return _NOTES.sub("", text).strip()
 
 
