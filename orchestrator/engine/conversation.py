@@ -20,7 +20,7 @@ from orchestrator.domain.events import EventKind
 from orchestrator.engine.record import Record
 from orchestrator.engine.unfinished import UnfinishedText
 from orchestrator.errors import WireLost
-from orchestrator.runners.contract import Runner
+from orchestrator.runners.contract import MAX_UNANSWERED, Runner
 from orchestrator.runners.signs import (
     CannotBegin,
     Listening,
@@ -76,9 +76,6 @@ MAX_UNREAD_TURNS = 16
 
 MAX_DENIED = 100
 """Names of denied tools that are kept; any process in the container can make them up."""
-
-MAX_ASKED = 64
-"""Calls that wait for permission at the same time, and replies that wait to be sent."""
 
 NOBODY_ALLOWS = "no rule allows this call, and it cannot be approved; do without it"
 
@@ -180,7 +177,7 @@ class Conversation:
         self._writing = anyio.Lock()
         self._noise = 0
         self._asked: dict[str, PermissionAsked] = {}
-        self._replies: asyncio.Queue[bytes] = asyncio.Queue(MAX_ASKED)
+        self._replies: asyncio.Queue[bytes] = asyncio.Queue(MAX_UNANSWERED)
         self._last_said = ""
         self._unfinished = UnfinishedText()
         self.ready = Ready()
@@ -448,7 +445,7 @@ class Conversation:
             self._reply(self._refusal(sign, TOO_LARGE))
         elif decision.verdict == "allow":
             self._reply(self._dialogue.allow(sign, sign.input))
-        elif len(self._asked) >= MAX_ASKED:
+        elif len(self._asked) >= MAX_UNANSWERED:
             self._reply(self._refusal(sign, TOO_MANY_ASKED))
         else:
             self._asked[sign.request_id] = sign

@@ -28,6 +28,7 @@ from orchestrator.engine.workspaces.checkpoints import keep_checkpoints
 from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.engine.workspaces.second_wires import SecondWires
 from orchestrator.errors import CallerError, OrchestratorError
+from orchestrator.runners.launching import server_log
 from orchestrator.runners.rule_names import without_brokered_asks
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.workspace.reading.tree import Snapshot
@@ -244,7 +245,7 @@ async def _tell_failed_servers(live: LiveRun, stage: Stage) -> None:
     failed = [name for name in own if name in conversation.failed_servers]
     with anyio.move_on_after(SERVER_LOG_SECONDS, shield=bool(failed)):
         for name in failed:
-            log_file = live.prepared.runner.server_log(name)
+            log_file = server_log(name)
             look = Launch(argv=("head", "-c", str(SERVER_LOG_BYTES), log_file), errand=True)
             try:
                 read = (await stage.container.run(look)).stdout

@@ -17,6 +17,10 @@ WireFormat = Literal["anthropic", "responses", "chat", "gemini"]
 """What a CLI speaks to the model gateway: Anthropic Messages, OpenAI Responses, OpenAI Chat
 Completions, Gemini generateContent."""
 
+MAX_UNANSWERED = 64
+"""Of a CLI's questions that wait at a time, and of replies that wait to be written: any process in
+the container can make them up."""
+
 RuleVerdict = Literal["allow", "ask", "deny"]
 """About a call that a CLI asks about: it runs, the caller is asked, it is refused."""
 
@@ -191,10 +195,6 @@ class Runner(Protocol):
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:
         """Whether the model is to know of a tool that the CLI sends it, by its name there."""
-        ...
-
-    def server_log(self, server: str) -> str:
-        """Where inside the beginning of what an MCP server of the agent's said on stderr is."""
         ...
 
     def history_file(self, conversation: str, cwd: str) -> str | None:

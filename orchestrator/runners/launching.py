@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 
 from orchestrator.domain.agent import AgentSpec, McpServer
 from orchestrator.domain.container import HOME
 from orchestrator.errors import AgentInvalid
 from orchestrator.runners.contract import PARENT, LaunchTerms
+from orchestrator.runners.rule_names import spelled
 
 AGENT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -56,15 +58,33 @@ def server_command(server: McpServer) -> tuple[str, ...]:
 
 
 def server_urls(agent: AgentSpec, terms: LaunchTerms) -> dict[str, str]:
-    """The servers outside, and the one that leads to the caller."""
-    if terms.parent_url is None:
-        return terms.tool_urls
-    if PARENT in {server.name for server in terms.mcp_servers} or PARENT in terms.tool_urls:
-        raise AgentInvalid(
-            f"agent {agent.name!r} names an MCP server {PARENT!r}, as the orchestrator's own is "
-            "called; give it another name"
-        )
-    return {**terms.tool_urls, PARENT: terms.parent_url}
+    """The servers outside, and the one that leads to the caller. AgentInvalid if rules could not
+    name the tools of each server.
+    """
+    inside = [server.name for server in terms.mcp_servers]
+    urls = dict(terms.tool_urls)
+    if terms.parent_url is not None:
+        if PARENT in inside or PARENT in urls:
+            raise AgentInvalid(
+                f"agent {agent.name!r} names an MCP server {PARENT!r}, as the orchestrator's own "
+                "is called; give it another name"
+            )
+        urls[PARENT] = terms.parent_url
+    told_apart(agent, (*inside, *urls), "a rule", "__")
+    return urls
+
+
+def told_apart(agent: AgentSpec, servers: Iterable[str], who: str, between: str) -> None:
+    """AgentInvalid if a tool of two MCP servers can have one name, where `between` stands between
+    the two parts of it: "a" and "a_b" both may have the tool a_b_c. Nothing tells then by which
+    rules it has to be decided.
+    """
+    for one, other in itertools.permutations(servers, 2):
+        if spelled(one) == spelled(other) or spelled(other).startswith(spelled(one) + between):
+            raise AgentInvalid(
+                f"agent {agent.name!r}: {who} cannot tell the tools of its MCP server {one!r} "
+                f"from those of {other!r}, by their names; rename one"
+            )
 
 
 def prompt_text(agent: AgentSpec, terms: LaunchTerms) -> str:

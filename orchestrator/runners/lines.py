@@ -18,9 +18,6 @@ ASKED_CHARS = 1024 * 1024
 MAX_LINE_PARTS = 100_000
 """Texts, commas and brackets of a line, outside of texts: ten times of what is handed on of it."""
 
-MAX_UNANSWERED = 64
-"""Of a CLI's requests, answered at a time: any process in the container can make them up."""
-
 NOISE_CHARS = 500
 """How much of a line that cannot be parsed is repeated."""
 

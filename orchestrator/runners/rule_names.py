@@ -17,9 +17,14 @@ def rule_tool(rule: str) -> str:
     return rule.partition("(")[0]
 
 
+def spelled(server: str) -> str:
+    """The name of an MCP server as it stands in names of tools."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", server)
+
+
 def server_prefix(server: str) -> str:
     """What rules call all tools of an MCP server; a tool of it has "__" and its name besides."""
-    return MCP + re.sub(r"[^A-Za-z0-9_-]", "_", server)
+    return MCP + spelled(server)
 
 
 def server_names(agent: AgentSpec) -> tuple[str, ...]:

@@ -138,8 +138,10 @@ def _covers(rule: str, tool: str, given: Mapping[str, object], cwd: str, strict:
         alike = tool in EDITING_TOOLS if strict or named == "Edit" else tool == named
         return alike and _covers_path(pattern, _path(given), cwd, strict)
     if named == "Read":
-        path = _path(given) or ("" if tool == "Read" else cwd)
-        within = strict and tool == "Grep" and _may_find(pattern, path, cwd)
+        # One that names no path looks through where it is; of some searches it is not told.
+        untold = tool == "Grep" and any(name in given for name in _PATH_FIELDS)
+        path = _path(given) or ("" if tool == "Read" or untold else cwd)
+        within = strict and tool == "Grep" and bool(path) and _may_find(pattern, path, cwd)
         return tool in _READING_TOOLS and (within or _covers_path(pattern, path, cwd, strict))
     if named == tool == "WebFetch" and pattern.startswith("domain:"):
         return _covers_host(pattern.removeprefix("domain:"), given.get("url"), strict)
@@ -258,12 +260,18 @@ def _decide_command(given: Mapping[str, object], rules: AgentRules) -> RuleDecis
     if not parts:
         return _decide_unread(denying, asking, allowing, rules)
     rulings: list[RuleDecision] = []
-    moves = given.get("cwd", rules.cwd) != rules.cwd or any(_moves(p, rules.cwd) for p in parts)
+    begins = given.get("cwd", rules.cwd) == rules.cwd or _goes_to(str(command), rules.cwd)
+    moves = not begins or any(_moves(part, rules.cwd) for part in parts)
     for part in parts:
         rulings.append(_decide_part(part, denying, asking, allowing, rules.cwd))
         whole = bool(_whole(allowing))
         rulings += (_decide_file(each, whole, rules, moves) for each in part.redirections)
     return min(rulings, key=lambda ruling: ("deny", "ask", "allow").index(ruling.verdict))
+
+
+def _goes_to(command: str, cwd: str) -> bool:
+    """Whether a command line begins with going there, for all that follows."""
+    return re.match(rf"\s*cd {re.escape(cwd)}[ \t]*(;|&&|\n)", command) is not None
 
 
 def _moves(part: Part, cwd: str) -> bool:

@@ -35,6 +35,7 @@ from orchestrator.domain.container import (
 from orchestrator.engine.conversation import CliEnded, Conversation
 from orchestrator.gateway.parent import ParentAccess
 from orchestrator.runners.acp import gemini, opencode
+from orchestrator.runners.acp import runner as acp_runner
 from orchestrator.runners.acp.gemini import Gemini
 from orchestrator.runners.acp.opencode import Opencode
 from orchestrator.runners.contract import Dialogue, LaunchTerms, Runner
@@ -205,13 +206,13 @@ def bare_copilot(patch: pytest.MonkeyPatch) -> None:
 
 
 def bare_gemini(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gemini, "EMPTY_FOLDER", WORKSPACE)
+    patch.setattr(acp_runner, "EMPTY_FOLDER", WORKSPACE)
     patch.setattr(gemini, "NO_CONTEXT", "")
 
 
 def bare_opencode(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(opencode, "FRESH_OPENCODE", 'exec "$@"')
-    patch.setattr(opencode, "EMPTY_FOLDER", WORKSPACE)
+    patch.setattr(acp_runner, "EMPTY_FOLDER", WORKSPACE)
 
 
 CLIS = {

@@ -323,6 +323,7 @@ def test_an_agent_may_call_its_servers_unless_it_names_single_tools_of_them() ->
         ("Grep", {"path": "/workspace"}, "deny"),
         ("Grep", {"path": "secrets/deep"}, "deny"),
         ("Grep", {"path": "src"}, "allow"),
+        ("Grep", {"file_path": "", "said": "'x' within ../workspace/src"}, "deny"),
         ("Glob", {"path": "/workspace"}, "allow"),
         ("Read", {"file_path": "/proc/self/cwd/secrets/key"}, "deny"),
         ("Read", {"file_path": "/proc/1/root/workspace/secrets/key"}, "deny"),
@@ -332,6 +333,9 @@ def test_an_agent_may_call_its_servers_unless_it_names_single_tools_of_them() ->
         ("Bash", {"command": "$GO secrets; echo x > key"}, "deny"),
         ("Bash", {"command": "echo x > key", "cwd": "/workspace/secrets"}, "deny"),
         ("Bash", {"command": "cd /workspace && echo x > key"}, "allow"),
+        ("Bash", {"command": "cd /workspace; echo x > key", "cwd": "/srv"}, "allow"),
+        ("Bash", {"command": "cd /workspace & echo x > key", "cwd": "/srv"}, "deny"),
+        ("Bash", {"command": "cd /workspace | echo x > key", "cwd": "/srv"}, "deny"),
         ("Bash", {"command": "cd secrets && echo x > /workspace/key"}, "allow"),
     ],
 )

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
+from orchestrator.domain.container import WORKSPACE
 from orchestrator.runners.json_fields import bounded_dict_of, dict_of, dicts_of, text_of
 from orchestrator.runners.lines import event_of
-from orchestrator.runners.rule_names import server_prefix
+from orchestrator.runners.rule_names import server_prefix, spelled
 
 ID_CHARS = 64
 """Of the id of a call, as signs have it."""
@@ -32,7 +34,12 @@ _ACP_FIELDS = {
     "filepath": "file_path",
     "oldString": "old_string",
     "newString": "new_string",
+    "workdir": "cwd",
 }
+
+_SAID_FOLDER = re.compile(r"\[(?:in|current working directory) ")
+_FOLDER_ENDS = re.compile(r"\](?=$| \()")
+"""How gemini says where a command runs; what for stands behind that."""
 
 
 class AcpWords(NamedTuple):
@@ -63,22 +70,37 @@ def tool_of(said: Mapping[str, object], words: AcpWords, servers: Iterable[str])
         name = own[1] if own else number.rpartition("__")[0]
     if name in words.built_in:
         return words.built_in[name]
-    for server in sorted(servers, key=len, reverse=True):
-        prefix = words.server_prefix + re.sub(r"[^A-Za-z0-9_-]", "_", server) + "_"
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:ID_CHARS]
+    return server_tool(name, words, servers) or plain or "unknown"
+
+
+def server_tool(name: str, words: AcpWords, servers: Iterable[str]) -> str | None:
+    """What agent.md calls a tool of an MCP server; None if it is of none of these. No name of a
+    server may begin with another's and "_" (launching.py refuses such).
+    """
+    for server in servers:
+        prefix = f"{words.server_prefix}{spelled(server)}_"
         if name.startswith(prefix) and len(name) > len(prefix):
             return f"{server_prefix(server)}__{name.removeprefix(prefix)}"[:128]
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:ID_CHARS] or "unknown"
+    return None
 
 
-def input_of(said: Mapping[str, object]) -> dict[str, object]:
-    """The input of a call, as far as it is told."""
+def input_of(said: Mapping[str, object], session_folder: str) -> dict[str, object]:
+    """The input of a call, as far as it is told. Of a command also where it runs, unless that is
+    the workspace; by itself it runs in the folder of the session.
+    """
     if raw := dict_of(said, "rawInput"):
         given = bounded_dict_of(said, "rawInput")
         if set(raw) == {"cwd"}:
             return {}  # opencode, before it knows the command
-        return {_ACP_FIELDS.get(key, key): value for key, value in given.items()}
+        if "workdir" in given:
+            given.pop("cwd", None)
+        given = {_ACP_FIELDS.get(key, key): value for key, value in given.items()}
+        return _placed(given, session_folder) if said.get("kind") == "execute" else given
     if said.get("kind") == "execute":
-        return {"command": text_of(said, "title")}
+        texts = [text_of(dict_of(part, "content"), "text") for part in dicts_of(said, "content")]
+        told = {"command": text_of(said, "title"), "cwd": _said_folder("".join(texts[:1]))}
+        return _placed(told, session_folder)
     found: dict[str, object] = {}
     if said.get("status") in ("completed", "failed"):
         return found  # what follows is its output
@@ -90,7 +112,28 @@ def input_of(said: Mapping[str, object]) -> dict[str, object]:
             found |= event_of(text) or {"said": text}
     for location in dicts_of(said, "locations")[:1]:
         found.setdefault("file_path", text_of(location, "path"))
+    if said.get("kind") == "search" and "file_path" not in found:
+        found |= {"said": text_of(said, "title"), "file_path": ""}  # where it looks is not told
     return bounded_dict_of({"found": found}, "found")
+
+
+def _said_folder(text: str) -> str:
+    """The folder that a text names; all of it, which is none, if that can be read in two ways."""
+    begin = _SAID_FOLDER.match(text)
+    ends = [found.start() for found in _FOLDER_ENDS.finditer(text.removesuffix(" [background]"))]
+    return text[begin.end() : ends[0]] if begin and len(ends) == 1 else text
+
+
+def _placed(given: Mapping[str, object], session_folder: str) -> dict[str, object]:
+    """A command with the folder that it runs in."""
+    told = given.get("cwd", "")
+    folder = posixpath.normpath(posixpath.join(session_folder, told)) if _is_path(told) else told
+    rest = {key: value for key, value in given.items() if key != "cwd"}
+    return rest if folder == WORKSPACE else {**rest, "cwd": folder}
+
+
+def _is_path(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and "\0" not in value and len(value) <= LONGEST_ID
 
 
 def output_of(said: Mapping[str, object]) -> str:

@@ -7,22 +7,23 @@ model.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from orchestrator.domain.container import Launch
 from orchestrator.runners.acp.calls import AcpWords, call_id, input_of, output_of, tool_of
 from orchestrator.runners.acp.endings import turn_ended
+from orchestrator.runners.contract import MAX_UNANSWERED
 from orchestrator.runners.json_fields import (
     TEXT_CHARS,
     dict_of,
     dicts_of,
-    int_of,
+    id_of,
     text_of,
     texts_of,
 )
-from orchestrator.runners.lines import CliLine, CliLines, is_shown_whole, line, noise
+from orchestrator.runners.lines import CliLines, is_shown_whole, line
+from orchestrator.runners.rpc import Answered, RpcDialogue, RpcId, remember, request_id_of
 from orchestrator.runners.signs import (
     CannotBegin,
     Listening,
@@ -38,18 +39,8 @@ from orchestrator.runners.signs import (
     TurnEnded,
 )
 
-EMPTY_FOLDER = "/srv"
-"""Where sessions are: a directory of the image's with nothing in it, which no agent can write to.
-What the CLIs find in the directory of a session acts on them."""
-
 LEAD = "Task:"
 """The first text of a prompt."""
-
-MAX_ACP_REPLIES = 64
-"""That are written, and questions that wait, at a time: any process inside can make them up."""
-
-MAX_ACP_CALLS = 256
-"""Of a turn that are remembered."""
 
 _CAPABILITIES = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
 
@@ -65,7 +56,8 @@ class AcpManners(NamedTuple):
     replays: bool
     """It tells an old conversation again, also after it has answered that it has it."""
     tells_input_later: bool = False
-    """It may ask about a call before it has told its input, and tells that at once."""
+    """It may ask about a call before it has told its input, and tells that at once. What it asks
+    with is not all of it: not where a command runs."""
     authenticate: str = ""
     """The method to be named, if the CLI wants one."""
 
@@ -78,18 +70,15 @@ class _AcpPrompt(NamedTuple):
     is_steer: bool = False
 
 
-class AcpDialogue:
+class AcpDialogue(RpcDialogue[_AcpPrompt]):
     """One process of a CLI that speaks ACP."""
 
     def __init__(self, launch: Launch, manners: AcpManners) -> None:
+        super().__init__(CliLines(), line, {"jsonrpc": "2.0"})
         self._manners = manners
         self._opening = launch.opening
         self._servers = texts_of(launch.opening, "servers")
-        self._lines = CliLines()
-        self._numbers = itertools.count(1)
-        self._requests: dict[int, str] = {}
-        self._prompts: dict[int, _AcpPrompt] = {}
-        self._replies: list[bytes] = []
+        self._folder = text_of(dict_of(launch.opening, "session"), "cwd")
         self._begun = False
         self._session = ""
         self._replaying = False
@@ -102,7 +91,7 @@ class AcpDialogue:
         self._ended: TurnEnded | None = None
         """The verdict, while another prompt of the turn has no answer."""
         self._calls: dict[str, ToolCalled] = {}
-        self._questions: dict[str, tuple[int | str, dict[str, str]]] = {}
+        self._questions: dict[str, tuple[RpcId, dict[str, str]]] = {}
         """What waits for a permission: the CLI's own id, and its options by their kinds."""
         self._unclear: dict[str, str] = {}
         """Calls that are asked about before their input is told -> the question."""
@@ -117,9 +106,6 @@ class AcpDialogue:
         terms = {"protocolVersion": 1, "clientCapabilities": _CAPABILITIES, "clientInfo": client}
         return self._request("initialize", terms)
 
-    def rehearse(self) -> bytes:
-        return b""
-
     def say(self, text: str, message_id: str = "") -> bytes:
         self._unsaid.append((text, message_id))
         return self.begin() + self._say_unsaid()
@@ -129,9 +115,9 @@ class AcpDialogue:
             return b""
         self._stopping = True
         cancelled = {"outcome": {"outcome": "cancelled"}}
-        said = self._notify("session/cancel", {"sessionId": self._session})
+        said = self._notice("session/cancel", {"sessionId": self._session})
         for rpc_id, _ in self._questions.values():
-            said += line({"jsonrpc": "2.0", "id": rpc_id, "result": cancelled})
+            said += self._answer_to(rpc_id, cancelled)
         self._questions.clear()
         return said
 
@@ -145,18 +131,14 @@ class AcpDialogue:
         # It has no place for a reason, so that is said to the agent in the same breath.
         return refused + self._prompt(((f"{asked.tool} was refused: {message}", ""),))
 
-    def replies(self) -> bytes:
-        said, self._replies = b"".join(self._replies), []
-        return said
-
     def _answer(self, asked: PermissionAsked, kind: str) -> bytes:
         rpc_id, options = self._questions.pop(asked.request_id, (None, {}))
         if rpc_id is None:
             return b""
         outcome: dict[str, object] = {"outcome": "cancelled"}
-        if kind in options:
+        if options.get(kind):
             outcome = {"outcome": "selected", "optionId": options[kind]}
-        return line({"jsonrpc": "2.0", "id": rpc_id, "result": {"outcome": outcome}})
+        return self._answer_to(rpc_id, {"outcome": outcome})
 
     def _say_unsaid(self) -> bytes:
         """All that is to be said, if it can be now, as one prompt."""
@@ -170,58 +152,33 @@ class AcpDialogue:
         texts = (LEAD, *(text for text, _ in messages))
         blocks = [{"type": "text", "text": text} for text in texts]
         prompt = _AcpPrompt(messages, is_steer=bool(self._prompts))
-        said = self._request("session/prompt", {"sessionId": self._session, "prompt": blocks})
-        self._prompts[next(reversed(self._requests))] = prompt
-        return said
+        terms = {"sessionId": self._session, "prompt": blocks}
+        return self._request("session/prompt", terms, prompt)
 
-    def _request(self, method: str, params: Mapping[str, object]) -> bytes:
-        number = next(self._numbers)
-        self._requests[number] = method
-        return line({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-
-    def _notify(self, method: str, params: Mapping[str, object]) -> bytes:
-        return line({"jsonrpc": "2.0", "method": method, "params": params})
-
-    def _reply(self, said: bytes) -> None:
-        if said and len(self._replies) < MAX_ACP_REPLIES:
-            self._replies.append(said)
+    @property
+    def _prompts(self) -> list[_AcpPrompt]:
+        """Ours that have no answer yet: while there is one, a turn is under way."""
+        return [about for _, about in self._requests.values() if about is not None]
 
     # What is heard
 
-    def hear(self, data: bytes) -> list[Sign]:
-        return list(self._understood(self._lines.feed(data)))
+    def _on_news(self, method: str, params: Mapping[str, object]) -> Iterator[Sign]:
+        ours = self._session and params.get("sessionId") == self._session
+        if method == "session/update" and ours:
+            yield from self._on_update(dict_of(params, "update"))
 
-    def hear_end(self) -> list[Sign]:
-        return list(self._understood(self._lines.finish()))
-
-    def _understood(self, heard: Iterable[CliLine]) -> Iterator[Sign]:
-        for event, text in heard:
-            if event is None:
-                yield noise(text)
-            elif "method" not in event:
-                yield from self._on_answer(event)
-            elif "id" in event:
-                yield from self._on_question(event)
-            elif event["method"] == "session/update":
-                params = dict_of(event, "params")
-                if self._session and params.get("sessionId") == self._session:
-                    yield from self._on_update(dict_of(params, "update"))
-
-    def _on_answer(self, event: Mapping[str, object]) -> Iterator[Sign]:
-        number = int_of(event, "id") or 0
-        method = self._requests.pop(number, "")
-        wrong = text_of(dict_of(event, "error"), "message")
-        if method == "session/prompt":
-            yield from self._on_prompt_done(self._prompts.pop(number), event)
-        elif method and wrong:
-            yield CannotBegin(why=wrong)
-        elif method == "initialize" and self._manners.authenticate:
+    def _on_answer(self, sent: Answered[_AcpPrompt]) -> Iterator[Sign]:
+        if sent.about is not None:
+            yield from self._on_prompt_done(sent.about, sent.answer)
+        elif sent.wrong:
+            yield CannotBegin(why=sent.wrong)
+        elif sent.method == "initialize" and self._manners.authenticate:
             how = {"methodId": self._manners.authenticate}
-            self._reply(self._request("authenticate", how))
-        elif method in ("initialize", "authenticate"):
-            self._reply(self._open())
-        elif method:
-            yield from self._on_opened(method, dict_of(event, "result"))
+            self._then(self._request("authenticate", how))
+        elif sent.method in ("initialize", "authenticate"):
+            self._then(self._open())
+        else:
+            yield from self._on_opened(sent.method, sent.result)
 
     def _open(self) -> bytes:
         terms, resumed = dict_of(self._opening, "session"), text_of(self._opening, "resume")
@@ -230,7 +187,7 @@ class AcpDialogue:
         return self._request("session/new", terms)
 
     def _on_opened(self, method: str, result: Mapping[str, object]) -> Iterator[Sign]:
-        self._session = text_of(result, "sessionId") or text_of(self._opening, "resume")
+        self._session = id_of(result, "sessionId") or text_of(self._opening, "resume")
         if not self._session:
             yield CannotBegin(why="the CLI gave the conversation no id")
             return
@@ -239,7 +196,7 @@ class AcpDialogue:
             yield from self._on_listening()
 
     def _on_listening(self) -> Iterator[Sign]:
-        self._reply(self._say_unsaid())
+        self._then(self._say_unsaid())
         yield Listening(conversation=self._session)
         if self._prompts:
             yield from self._ready()
@@ -255,7 +212,7 @@ class AcpDialogue:
             tools=texts_of(self._opening, "tools"),
             mcp_servers=dict.fromkeys(self._servers, "connected"),  # it does not tell
         )
-        for prompt in self._prompts.values():
+        for prompt in self._prompts:
             if not prompt.is_steer:
                 yield from _taken_up(prompt)
 
@@ -284,7 +241,7 @@ class AcpDialogue:
         if not number:
             return
         if known is None or (not known.input and "rawInput" in update):
-            given = input_of(update)
+            given = input_of(update, self._folder)
             known = self._remember(number, update, known, given)
             if given or status != "pending":
                 yield known
@@ -302,34 +259,34 @@ class AcpDialogue:
         given: dict[str, object],
     ) -> ToolCalled:
         tool = known.tool if known else tool_of(said, self._manners.words, self._servers)
-        call = self._calls[number] = ToolCalled(id=number, tool=tool, input=given)
-        if len(self._calls) > MAX_ACP_CALLS:
-            del self._calls[next(iter(self._calls))]
+        call = ToolCalled(id=number, tool=tool, input=given)
+        remember(self._calls, number, call)
         return call
 
-    def _on_question(self, event: Mapping[str, object]) -> Iterator[Sign]:
-        rpc_id, params = event["id"], dict_of(event, "params")
+    def _on_question(
+        self, rpc_id: RpcId, method: str, params: Mapping[str, object]
+    ) -> Iterator[Sign]:
         said = dict_of(params, "toolCall")
         number = call_id(said)
-        if not isinstance(rpc_id, int | str) or len(self._questions) >= MAX_ACP_REPLIES:
+        if len(self._questions) >= MAX_UNANSWERED:
             return
-        if event["method"] != "session/request_permission" or not number or not self._prompts:
-            wrong = {"code": -32601, "message": "not supported"}
-            self._reply(line({"jsonrpc": "2.0", "id": rpc_id, "error": wrong}))
+        if method != "session/request_permission" or not number or not self._prompts:
+            self._refuse(rpc_id)
             return
         yield from self._ready()
         yield from self._whole_text()
-        request_id = f"{type(rpc_id).__name__}-{rpc_id}"
+        request_id = request_id_of(rpc_id)
         options = {
-            text_of(option, "kind"): text_of(option, "optionId")
+            id_of(option, "kind"): id_of(option, "optionId")
             for option in dicts_of(params, "options")
         }
         self._questions[request_id] = (rpc_id, options)
         known = self._calls.get(number)
-        given = (known.input if known else {}) or input_of(said)
+        given = known.input if known else {}
         if not given and self._manners.tells_input_later:
             self._unclear[number] = request_id
             return
+        given = given or input_of(said, self._folder)
         if known is None or not known.input:
             known = self._remember(number, said, known, given)
             yield known
@@ -361,7 +318,7 @@ class AcpDialogue:
             del self._questions[request_id]
             yield PermissionWithdrawn(request_id=request_id)
         yield ended
-        self._reply(self._say_unsaid())
+        self._then(self._say_unsaid())
 
 
 def _question(request_id: str, call: ToolCalled) -> PermissionAsked:

@@ -13,29 +13,19 @@ from collections.abc import Mapping
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import HOME, File, Launch
-from orchestrator.runners import rule_names, rules
 from orchestrator.runners.acp.calls import AcpWords
-from orchestrator.runners.acp.dialogue import EMPTY_FOLDER, AcpDialogue, AcpManners
-from orchestrator.runners.contract import (
-    Abilities,
-    Dialogue,
-    LaunchTerms,
-    RuleDecision,
-    ToolNames,
-    WireFormat,
-)
+from orchestrator.runners.acp.dialogue import AcpManners
+from orchestrator.runners.acp.runner import AcpRunner
+from orchestrator.runners.contract import LaunchTerms, ToolNames, WireFormat
 from orchestrator.runners.launching import (
     ANSWER_SECONDS,
     OWN_FOLDER,
     PLAIN_ENVIRONMENT,
     prompt_text,
     server_command,
-    server_log,
     server_urls,
     utf8,
-    variables,
 )
-from orchestrator.runners.signs import PermissionAsked
 
 GEMINI_PROGRAM = "/usr/local/bin/gemini"
 
@@ -91,14 +81,14 @@ GEMINI_WORDS = AcpWords(
 )
 
 
-class Gemini:
+class Gemini(AcpRunner):
     """gemini-cli, version 0.61.0."""
 
     name = "gemini"
-    abilities = Abilities(tells_cut=False)
     default_model = "gemini-2.5-pro"
     wire_formats: tuple[WireFormat, ...] = ("gemini",)
     tools = ToolNames(version="gemini 0.61.0", built_in=frozenset(GEMINI_NAMES))
+    own_names = GEMINI_NAMES
     manners = AcpManners(
         words=GEMINI_WORDS,
         steers=False,
@@ -108,13 +98,10 @@ class Gemini:
     )
 
     def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
-        named = map(rule_names.rule_tool, (*agent.permissions.allow, *agent.ask_rules))
-        words = tuple(dict.fromkeys(word for word in named if word in GEMINI_NAMES))
-        inside, servers = _servers_inside(terms), _servers_outside(agent, terms)
-        settings = json.dumps(_settings(terms, words, servers), indent=1)
+        servers = _servers_outside(agent, terms)
+        settings = json.dumps(_settings(terms, self.words(agent), servers), indent=1)
         prompt = prompt_text(agent, terms)
         place = f"Your files are in {terms.cwd}. Give absolute paths, and that as `dir_path`."
-        own = _environment(terms) | terms.surroundings
         files = (
             File(path=GEMINI_SETTINGS, content=settings.encode()),
             File(path=NO_CONTEXT_FILE, content=NO_CONTEXT.encode()),
@@ -124,44 +111,17 @@ class Gemini:
         node = ("node", "--no-warnings=DEP0040", "--require", NO_CONTEXT_FILE, GEMINI_PROGRAM)
         cli = (*node, "--acp", f"--model={agent.model}", "--policy", POLICY_FILE)
         utf8(agent, "the model", agent.model)
-        return Launch(
-            argv=("/bin/sh", "-c", FRESH_GEMINI, f"{HOME}/.gemini", *cli),
-            env=variables(agent, terms.env, own, self.is_own_variable),
-            cwd=EMPTY_FOLDER,
-            files=(*terms.files, *files),
-            opening={
-                "session": {"cwd": EMPTY_FOLDER, "mcpServers": inside},
-                "resume": terms.conversation if terms.resume else "",
-                "model": agent.model,
-                "tools": list(words),
-                "servers": [*(server.name for server in terms.mcp_servers), *servers],
-            },
+        return self.launched(
+            *(agent, terms, ("/bin/sh", "-c", FRESH_GEMINI, f"{HOME}/.gemini", *cli)),
+            _environment(terms),
+            files=files,
+            servers=[*(server.name for server in terms.mcp_servers), *servers],
+            servers_inside=_servers_inside(terms),
         )
 
     def is_own_variable(self, name: str, own: Mapping[str, str]) -> bool:
         ours = name in own or name in PLAIN_ENVIRONMENT or name == "NO_COLOR"
         return ours or name.startswith(("GEMINI_", "GOOGLE_", "NODE_"))
-
-    def dialogue(self, launch: Launch) -> Dialogue:
-        return AcpDialogue(launch, self.manners)
-
-    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
-        return rules.decide(asked.tool, asked.input, rules.rules_of(agent))
-
-    def is_offered(self, agent: AgentSpec, tool: str) -> bool:
-        """Tools of MCP servers are called mcp_SERVER_TOOL here."""
-        for server in sorted(rule_names.server_names(agent), key=len, reverse=True):
-            prefix = f"mcp_{server}_"
-            if tool.startswith(prefix):
-                name = f"{rule_names.server_prefix(server)}__{tool.removeprefix(prefix)}"
-                return rule_names.is_offered(agent, name)
-        return True
-
-    def server_log(self, server: str) -> str:
-        return server_log(server)
-
-    def history_file(self, conversation: str, cwd: str) -> str | None:  # noqa: ARG002 its name has a time in it
-        return None
 
 
 def _environment(terms: LaunchTerms) -> dict[str, str]:

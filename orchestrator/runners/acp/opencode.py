@@ -13,29 +13,19 @@ from collections.abc import Mapping
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import HOME, Launch
-from orchestrator.runners import rule_names, rules
 from orchestrator.runners.acp.calls import AcpWords
-from orchestrator.runners.acp.dialogue import EMPTY_FOLDER, AcpDialogue, AcpManners
-from orchestrator.runners.contract import (
-    Abilities,
-    Dialogue,
-    LaunchTerms,
-    RuleDecision,
-    ToolNames,
-    WireFormat,
-)
+from orchestrator.runners.acp.dialogue import AcpManners
+from orchestrator.runners.acp.runner import AcpRunner
+from orchestrator.runners.contract import LaunchTerms, ToolNames, WireFormat
 from orchestrator.runners.launching import (
     ANSWER_SECONDS,
     OWN_FOLDER,
     PLAIN_ENVIRONMENT,
     prompt_text,
     server_command,
-    server_log,
     server_urls,
     utf8,
-    variables,
 )
-from orchestrator.runners.signs import PermissionAsked
 
 OPENCODE_FOLDER = f"{OWN_FOLDER}/opencode"
 
@@ -106,14 +96,14 @@ _PROVIDERS: dict[WireFormat, tuple[str, str]] = {
 """What it speaks -> the part of it that does, and where at the gateway."""
 
 
-class Opencode:
+class Opencode(AcpRunner):
     """opencode, version 1.18.33."""
 
     name = "opencode"
-    abilities = Abilities(tells_cut=False)
     default_model = "claude-sonnet-5-5"
     wire_formats: tuple[WireFormat, ...] = tuple(_PROVIDERS)
     tools = ToolNames(version="opencode 1.18.33", built_in=frozenset(_PERMISSIONS))
+    own_names = _PERMISSIONS
     manners = AcpManners(
         words=OPENCODE_WORDS,
         steers=True,
@@ -123,49 +113,19 @@ class Opencode:
     )
 
     def launch(self, agent: AgentSpec, terms: LaunchTerms) -> Launch:
-        named = map(rule_names.rule_tool, (*agent.permissions.allow, *agent.ask_rules))
-        words = tuple(dict.fromkeys(word for word in named if word in _PERMISSIONS))
         servers = _servers(agent, terms)
-        own = _environment() | terms.surroundings
-        config = json.dumps(_config(agent, terms, words, servers))
+        config = json.dumps(_config(agent, terms, self.words(agent), servers))
         # It fills in {env:VARIABLE} and {file:PATH} before it reads the JSON.
-        own["OPENCODE_CONFIG_CONTENT"] = re.sub(r"\{(?=env:|file:)", r"\\u007b", config)
-        return Launch(
-            argv=("/bin/sh", "-c", FRESH_OPENCODE, OPENCODE_FOLDER, "opencode", "acp"),
-            env=variables(agent, terms.env, own, self.is_own_variable),
-            cwd=EMPTY_FOLDER,
-            files=terms.files,
-            opening={
-                "session": {"cwd": EMPTY_FOLDER, "mcpServers": []},
-                "resume": terms.conversation if terms.resume else "",
-                "model": agent.model,
-                "tools": list(words),
-                "servers": list(servers),
-            },
+        config = re.sub(r"\{(?=env:|file:)", r"\\u007b", config)
+        return self.launched(
+            *(agent, terms),
+            ("/bin/sh", "-c", FRESH_OPENCODE, OPENCODE_FOLDER, "opencode", "acp"),
+            {**_environment(), "OPENCODE_CONFIG_CONTENT": config},
+            servers=list(servers),
         )
 
     def is_own_variable(self, name: str, own: Mapping[str, str]) -> bool:
         return name in own or name in _environment() or name.startswith(OWN_OPENCODE)
-
-    def dialogue(self, launch: Launch) -> Dialogue:
-        return AcpDialogue(launch, self.manners)
-
-    def decide(self, agent: AgentSpec, asked: PermissionAsked) -> RuleDecision:
-        return rules.decide(asked.tool, asked.input, rules.rules_of(agent))
-
-    def is_offered(self, agent: AgentSpec, tool: str) -> bool:
-        """Tools of MCP servers are called SERVER_TOOL here."""
-        for server in sorted(rule_names.server_names(agent), key=len, reverse=True):
-            if tool.startswith(f"{server}_"):
-                name = f"{rule_names.server_prefix(server)}__{tool.removeprefix(f'{server}_')}"
-                return rule_names.is_offered(agent, name)
-        return True
-
-    def server_log(self, server: str) -> str:
-        return server_log(server)
-
-    def history_file(self, conversation: str, cwd: str) -> str | None:  # noqa: ARG002 one for all
-        return None
 
 
 def _environment() -> dict[str, str]:

@@ -12,9 +12,14 @@ from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.output import ControlAnswered, ControlAsked, Parsed, Parser
 from orchestrator.runners.claude.permissions import decide
 from orchestrator.runners.claude.tools import CLAUDE_TOOLS
-from orchestrator.runners.contract import Abilities, Dialogue, LaunchTerms, RuleDecision, WireFormat
-from orchestrator.runners.launching import server_log
-from orchestrator.runners.lines import MAX_UNANSWERED
+from orchestrator.runners.contract import (
+    MAX_UNANSWERED,
+    Abilities,
+    Dialogue,
+    LaunchTerms,
+    RuleDecision,
+    WireFormat,
+)
 from orchestrator.runners.rule_names import is_offered
 from orchestrator.runners.signs import Listening, PermissionAsked, Sign
 
@@ -101,9 +106,6 @@ class Claude:
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:
         return is_offered(agent, tool)
-
-    def server_log(self, server: str) -> str:
-        return server_log(server)
 
     def history_file(self, conversation: str, cwd: str) -> str | None:
         return claude_launch.history_file(conversation, cwd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from orchestrator.runners.json_fields import bounded_dict_of, dict_of, dicts_of, text_of
+from orchestrator.runners.json_fields import bounded_dict_of, dict_of, dicts_of, name_of, text_of
 from orchestrator.runners.rule_names import server_prefix
 from orchestrator.runners.signs import ToolCalled, ToolReturned
 
@@ -25,8 +25,10 @@ def called(item: Mapping[str, object], item_id: str) -> ToolCalled | None:
             first = {"file_path": paths[0]} if paths else {}
             return ToolCalled(id=item_id, tool="Write" if adds else "Edit", input=first | given)
         case "mcpToolCall":
-            tool = f"{server_prefix(text_of(item, 'server'))}__{text_of(item, 'tool')}"
-            return ToolCalled(id=item_id, tool=tool, input=bounded_dict_of(item, "arguments"))
+            server, own = name_of(item, "server"), name_of(item, "tool")
+            tool = f"{server_prefix(server)}__{own}"
+            given = bounded_dict_of(item, "arguments")
+            return ToolCalled(id=item_id, tool=tool, input=given) if server and own else None
         case "imageView":
             return ToolCalled(id=item_id, tool="Read", input={"file_path": text_of(item, "path")})
     return None

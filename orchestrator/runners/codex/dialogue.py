@@ -6,22 +6,17 @@ too late for that, or while it is being interrupted, begins the next one.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from orchestrator.domain.container import Launch
 from orchestrator.runners.codex.calls import called, command_of, returned
 from orchestrator.runners.codex.endings import turn_ended
-from orchestrator.runners.json_fields import dict_of, id_of, int_of, name_of, text_of
-from orchestrator.runners.lines import (
-    MAX_UNANSWERED,
-    CliLine,
-    CliLines,
-    is_shown_whole,
-    line,
-    noise,
-)
+from orchestrator.runners.contract import MAX_UNANSWERED
+from orchestrator.runners.json_fields import dict_of, id_of, name_of, text_of, texts_of
+from orchestrator.runners.lines import CliLines, is_shown_whole, line
+from orchestrator.runners.rpc import Answered, RpcDialogue, RpcId, remember, request_id_of
 from orchestrator.runners.rule_names import server_prefix
 from orchestrator.runners.signs import (
     CannotBegin,
@@ -38,10 +33,8 @@ from orchestrator.runners.signs import (
     TurnEnded,
 )
 
-MAX_CALLS = 256
-"""Calls that are remembered until they are asked about."""
-
-_NOT_KNOWN = {"code": -32601, "message": "not supported"}
+_ASKED_TOOL = re.compile(r'Allow .* to run tool "(.*)"\?', re.DOTALL)
+"""The only place where it names the tool of an MCP server that it asks about."""
 
 
 class _Message(NamedTuple):
@@ -51,37 +44,24 @@ class _Message(NamedTuple):
     """It says why a call is refused, and this refuses it once codex has taken the reason up."""
 
 
-_NOTHING = _Message("")
-
-
-class _Requested(NamedTuple):
-    """A request of ours that has no answer yet."""
-
-    method: str
-    message: _Message
-
-
 class _Pending(NamedTuple):
     """A request of codex's that has no answer yet."""
 
-    rpc_id: int | str
+    rpc_id: RpcId
     kind: Literal["command", "elicitation"]
 
 
-class CodexDialogue:
+class CodexDialogue(RpcDialogue[_Message]):
     """One process of codex app-server."""
 
     def __init__(self, launch: Launch) -> None:
+        super().__init__(CliLines(), line, {})
         self._opening = launch.opening
         self._model = text_of(dict_of(launch.opening, "thread"), "model")
         servers = dict_of(dict_of(dict_of(launch.opening, "thread"), "config"), "mcp_servers")
         self._servers = dict.fromkeys(servers, "starting")
-        self._lines = CliLines()
-        self._numbers = itertools.count(1)
-        self._sent: dict[int, _Requested] = {}
         self._questions: dict[str, _Pending] = {}
         self._calls: dict[str, ToolCalled] = {}
-        self._replies: list[bytes] = []
         self._begun = False
         self._thread = ""
         self._turn = ""
@@ -107,9 +87,6 @@ class CodexDialogue:
         terms = {"clientInfo": client, "capabilities": {"experimentalApi": True}}
         return self._request("initialize", terms)
 
-    def rehearse(self) -> bytes:
-        return b""
-
     def say(self, text: str, message_id: str = "") -> bytes:
         self._unsaid.append(_Message(text, message_id))
         return self.begin() + self._say_unsaid()
@@ -132,10 +109,6 @@ class CodexDialogue:
         # would come in the middle of the request that follows, which then is broken off.
         return self._steer(_Message(f"{asked.tool} was refused: {message}", refusal=declined))
 
-    def replies(self) -> bytes:
-        said, self._replies = b"".join(self._replies), []
-        return said
-
     def _answer(self, asked: PermissionAsked, word: str) -> bytes:
         question = self._questions.pop(asked.request_id, None)
         if question is None:
@@ -143,7 +116,7 @@ class CodexDialogue:
         result: dict[str, object] = {"decision": word}
         if question.kind == "elicitation":
             result = {"action": word, "content": {}}
-        return line({"id": question.rpc_id, "result": result})
+        return self._answer_to(question.rpc_id, result)
 
     def _say_unsaid(self) -> bytes:
         """Begin a turn with what is to be said, or steer the one that is under way."""
@@ -165,59 +138,32 @@ class CodexDialogue:
     def _of_turn(self, key: str) -> dict[str, object]:
         return {"threadId": self._thread, key: self._turn}
 
-    def _request(
-        self, method: str, params: Mapping[str, object], message: _Message = _NOTHING
-    ) -> bytes:
-        number = next(self._numbers)
-        self._sent[number] = _Requested(method, message)
-        return line({"id": number, "method": method, "params": params})
-
     # What is heard
 
-    def hear(self, data: bytes) -> list[Sign]:
-        return list(self._understood(self._lines.feed(data)))
-
-    def hear_end(self) -> list[Sign]:
-        return list(self._understood(self._lines.finish()))
-
-    def _understood(self, lines: Iterable[CliLine]) -> Iterator[Sign]:
-        for event, text in lines:
-            if event is None:
-                yield noise(text)
-            elif "method" not in event:
-                yield from self._on_answer(event)
-            elif "id" in event:
-                yield from self._on_question(event)
-            else:
-                yield from self._on_news(text_of(event, "method"), dict_of(event, "params"))
-
-    def _on_answer(self, event: Mapping[str, object]) -> Iterator[Sign]:
-        sent = self._sent.pop(int_of(event, "id") or 0, None)
-        if sent is None:
-            return
-        result, wrong = dict_of(event, "result"), text_of(dict_of(event, "error"), "message")
+    def _on_answer(self, sent: Answered[_Message]) -> Iterator[Sign]:
+        result, wrong, message = sent.result, sent.wrong, sent.about
         match sent.method:
             case "initialize" if not wrong:
                 thread, resumed = dict_of(self._opening, "thread"), text_of(self._opening, "resume")
                 terms = {**thread, "threadId": resumed, "excludeTurns": True} if resumed else thread
                 method = "thread/resume" if resumed else "thread/start"
-                self._replies += [line({"method": "initialized"}), self._request(method, terms)]
+                self._then(self._notice("initialized"), self._request(method, terms))
             case "thread/start" | "thread/resume" if thread_id := id_of(
                 dict_of(result, "thread"), "id"
             ):
                 self._thread = thread_id
-                self._replies.append(self._say_unsaid())
+                self._then(self._say_unsaid())
                 yield Listening(conversation=thread_id)
             case "initialize" | "thread/start" | "thread/resume":
                 yield CannotBegin(why=wrong or "codex gave the conversation no id")
             case "turn/start":
                 yield from self._on_started(id_of(dict_of(result, "turn"), "id"), wrong)
-            case "turn/steer" if sent.message.refusal:
-                self._replies.append(sent.message.refusal)
-            case "turn/steer" if wrong:
-                self._unsaid.insert(0, sent.message)
+            case "turn/steer" if message is not None and message.refusal:
+                self._then(message.refusal)
+            case "turn/steer" if message is not None and wrong:
+                self._unsaid.insert(0, message)
                 self._ending = bool(self._turn)
-                self._replies.append(self._say_unsaid())
+                self._then(self._say_unsaid())
 
     def _on_started(self, turn: str, wrong: str) -> Iterator[Sign]:
         self._starting = False
@@ -226,18 +172,19 @@ class CodexDialogue:
             return
         self._turn, self._ending = turn, self._stop_wanted
         if self._stop_wanted:
-            self._replies.append(self._request("turn/interrupt", self._of_turn("turnId")))
+            self._then(self._request("turn/interrupt", self._of_turn("turnId")))
         self._stop_wanted = False
-        self._replies.append(self._say_unsaid())
+        self._then(self._say_unsaid())
 
-    def _on_question(self, event: Mapping[str, object]) -> Iterator[Sign]:
-        rpc_id, params = event["id"], dict_of(event, "params")
-        if not isinstance(rpc_id, int | str) or len(self._questions) >= MAX_UNANSWERED:
+    def _on_question(
+        self, rpc_id: RpcId, method: str, params: Mapping[str, object]
+    ) -> Iterator[Sign]:
+        if len(self._questions) >= MAX_UNANSWERED:
             return
-        request_id = f"{type(rpc_id).__name__}-{rpc_id}"
+        request_id = request_id_of(rpc_id)
         asked: PermissionAsked | None = None
         kind: Literal["command", "elicitation"] = "command"
-        match event["method"]:
+        match method:
             case "item/commandExecution/requestApproval":
                 asked = self._command_asked(request_id, params)
             case "item/fileChange/requestApproval":
@@ -245,19 +192,12 @@ class CodexDialogue:
             case "mcpServer/elicitation/request":
                 kind = "elicitation"
                 asked = self._call_asked(request_id, self._tool_call(params))
-                if asked is None:
-                    refused = {"action": "decline", "content": {}}
-                    self._reply({"id": rpc_id, "result": refused})
-                    return
         if asked is None:
-            self._reply({"id": rpc_id, "error": _NOT_KNOWN})
+            declined = {"action": "decline", "content": {}}
+            self._refuse(rpc_id, declined if kind == "elicitation" else None)
             return
         self._questions[request_id] = _Pending(rpc_id, kind)
         yield asked
-
-    def _reply(self, answer: Mapping[str, object]) -> None:
-        if len(self._replies) < MAX_UNANSWERED:
-            self._replies.append(line(answer))
 
     def _command_asked(
         self, request_id: str, params: Mapping[str, object]
@@ -290,18 +230,24 @@ class CodexDialogue:
         )
 
     def _tool_call(self, params: Mapping[str, object]) -> ToolCalled | None:
-        """The call of an MCP tool that is asked about, by its server and its arguments."""
+        """The call of an MCP tool that is asked about: of its server, with its arguments, and of
+        the tool that the question names. None if it may be either of two tools.
+        """
         meta = dict_of(params, "_meta")
         if meta.get("codex_approval_kind") != "mcp_tool_call":
             return None  # the server itself asks for something
         prefix = f"{server_prefix(text_of(params, 'serverName'))}__"
-        asked = dict_of(meta, "tool_params")
-        same = (
+        given = dict_of(meta, "tool_params")
+        alike = [
             call
-            for call in reversed(self._calls.values())
-            if call.tool.startswith(prefix) and call.input == asked
-        )
-        return next(same, None)
+            for call in self._calls.values()
+            if call.tool.startswith(prefix) and call.input == given
+        ]
+        named = _ASKED_TOOL.fullmatch(text_of(params, "message"))
+        meant = [call for call in alike if named and call.tool == prefix + named[1]]
+        if not meant and len({call.tool for call in alike}) == 1:
+            meant = alike
+        return meant[-1] if meant else None
 
     def _on_news(self, method: str, params: Mapping[str, object]) -> Iterator[Sign]:
         if method == "mcpServer/startupStatus/updated":
@@ -320,12 +266,11 @@ class CodexDialogue:
             case "item/completed":
                 yield from self._on_item_done(item, id_of(item, "id"))
             case "item/agentMessage/delta":
-                begins = params.get("itemId") != self._text_item
-                self._text_item = text_of(params, "itemId")
+                begins = id_of(params, "itemId") != self._text_item
+                self._text_item = id_of(params, "itemId")
                 yield Saying(text=text_of(params, "delta"), begins=begins)
             case "serverRequest/resolved":
-                rpc_id = params.get("requestId")
-                request_id = f"{type(rpc_id).__name__}-{rpc_id}"
+                request_id = request_id_of(params.get("requestId"))
                 if self._questions.pop(request_id, None):
                     yield PermissionWithdrawn(request_id=request_id)
             case "error" if params.get("willRetry") is True:
@@ -345,7 +290,7 @@ class CodexDialogue:
             yield Ready(
                 session_id=self._thread,
                 model=self._model,
-                tools=tuple(text for text in _texts(self._opening, "tools")),
+                tools=texts_of(self._opening, "tools"),
                 mcp_servers={self._own_name(name): said for name, said in self._servers.items()},
             )
 
@@ -361,9 +306,7 @@ class CodexDialogue:
         yield from self._ready(now=True)
         call = called(item, item_id) if item_id else None
         if call is not None:
-            self._calls[item_id] = call
-            if len(self._calls) > MAX_CALLS:
-                del self._calls[next(iter(self._calls))]
+            remember(self._calls, item_id, call)
             yield call
 
     def _on_item_done(self, item: Mapping[str, object], item_id: str) -> Iterator[Sign]:
@@ -371,6 +314,7 @@ class CodexDialogue:
             self._said = text_of(item, "text")
             yield Said(text=self._said)
         elif item_id and (done := returned(item, item_id)):
+            self._calls.pop(item_id, None)  # nothing is asked about it any more
             yield done
 
     def _on_completed(self, turn: Mapping[str, object]) -> Iterator[Sign]:
@@ -380,17 +324,12 @@ class CodexDialogue:
         self._turn, self._starting, self._ending, self._stop_wanted = "", False, False, False
         ended = turn_ended(turn, self._said)
         if ended.interrupted:  # it leaves running what the turn ran
-            clean = self._request("thread/backgroundTerminals/clean", {"threadId": self._thread})
-            self._replies.append(clean)
-        self._replies.append(self._say_unsaid())
+            here = {"threadId": self._thread}
+            self._then(self._request("thread/backgroundTerminals/clean", here))
+        self._then(self._say_unsaid())
         yield ended
 
 
 def _input(message: _Message) -> dict[str, object]:
     said: dict[str, object] = {"input": [{"type": "text", "text": message.text}]}
     return said | ({"clientUserMessageId": message.message_id} if message.message_id else {})
-
-
-def _texts(values: Mapping[str, object], key: str) -> list[str]:
-    found = values.get(key)
-    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import HOME, WORKSPACE, Launch
-from orchestrator.errors import AgentInvalid
 from orchestrator.runners.contract import LaunchTerms
 from orchestrator.runners.launching import (
     ANSWER_SECONDS,
@@ -26,7 +25,7 @@ from orchestrator.runners.launching import (
     utf8,
     variables,
 )
-from orchestrator.runners.rule_names import MCP, is_named, server_prefix
+from orchestrator.runners.rule_names import is_named, spelled
 
 CODEX_HOME = f"{HOME}/.codex"
 
@@ -82,7 +81,7 @@ def launch(agent: AgentSpec, terms: LaunchTerms) -> Launch:
     opening: dict[str, object] = {
         "thread": thread,
         "tools": [tool for tool in (*_RUNNING[:1], *_EDITING) if _may_use(agent, (tool,))],
-        "servers": {_name(name): name for name in _names(agent, terms)},
+        "servers": {spelled(name): name for name in _names(agent, terms)},
     }
     if terms.resume:
         opening["resume"] = terms.conversation
@@ -132,16 +131,10 @@ def _settings(terms: LaunchTerms) -> list[str]:
 
 def _server_entries(agent: AgentSpec, terms: LaunchTerms) -> dict[str, dict[str, object]]:
     """MCP servers by their names, as codex has them."""
-    names = [_name(name) for name in _names(agent, terms)]
-    if len(set(names)) < len(names):
-        raise AgentInvalid(
-            f"agent {agent.name!r}: two of its MCP servers have the same name to codex, which "
-            "knows only letters, digits, - and _; rename one"
-        )
     entries: dict[str, dict[str, object]] = {}
     for server in terms.mcp_servers:
         command, *args = server_command(server)
-        entries[_name(server.name)] = {
+        entries[spelled(server.name)] = {
             "command": command,
             "args": args,
             "env": {**terms.env, **terms.surroundings, **server.env},
@@ -149,7 +142,7 @@ def _server_entries(agent: AgentSpec, terms: LaunchTerms) -> dict[str, dict[str,
             "tool_timeout_sec": ANSWER_SECONDS,
         }
     for name, url in server_urls(agent, terms).items():
-        entries[_name(name)] = {
+        entries[spelled(name)] = {
             "url": url,
             "startup_timeout_sec": SERVER_START_SECONDS,
             "tool_timeout_sec": ANSWER_SECONDS,
@@ -159,10 +152,6 @@ def _server_entries(agent: AgentSpec, terms: LaunchTerms) -> dict[str, dict[str,
 
 def _names(agent: AgentSpec, terms: LaunchTerms) -> list[str]:
     return [*(server.name for server in terms.mcp_servers), *server_urls(agent, terms)]
-
-
-def _name(server: str) -> str:
-    return server_prefix(server).removeprefix(MCP)
 
 
 def _may_use(agent: AgentSpec, tools: tuple[str, ...]) -> bool:

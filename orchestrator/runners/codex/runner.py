@@ -18,7 +18,6 @@ from orchestrator.runners.contract import (
     ToolNames,
     WireFormat,
 )
-from orchestrator.runners.launching import server_log
 from orchestrator.runners.rule_names import is_named, is_offered, whole_tools
 from orchestrator.runners.rules import decide, rules_of
 from orchestrator.runners.signs import PermissionAsked
@@ -80,9 +79,6 @@ class Codex:
             rules = (*agent.permissions.allow, *agent.ask_rules)
             return any(is_named(needed, rules) for needed in _NEEDED[tool])
         return is_offered(agent, tool)
-
-    def server_log(self, server: str) -> str:
-        return server_log(server)
 
     def history_file(self, conversation: str, cwd: str) -> str | None:  # noqa: ARG002
         return None

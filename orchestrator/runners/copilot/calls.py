@@ -11,7 +11,7 @@ from orchestrator.runners.rule_names import server_prefix
 from orchestrator.runners.signs import PermissionAsked, ToolCalled
 
 BUILT_IN: dict[str, tuple[str, ...]] = {
-    "Bash": ("bash", "write_bash", "read_bash", "stop_bash", "list_bash"),
+    "Bash": ("bash", "read_bash", "stop_bash", "list_bash"),
     "Read": ("view",),
     "Edit": ("edit", "apply_patch"),
     "Write": ("create", "apply_patch"),
@@ -19,7 +19,9 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
     "Grep": ("grep", "rg"),
     "WebFetch": ("web_fetch",),
 }
-"""agent.md's word -> what the CLI calls it; which of those there are depends on the model."""
+"""agent.md's word -> what the CLI calls it; which of those there are depends on the model.
+
+Not write_bash: what is typed into a program is no command, so no rule could decide about it."""
 
 COPILOT_TOOLS = ToolNames(version="copilot 1.0.102", built_in=frozenset(BUILT_IN))
 
@@ -33,7 +35,7 @@ _FILE_WORDS = ("Read", "Edit", "Write")
 def called(data: Mapping[str, object]) -> ToolCalled | None:
     """The call of a `tool.execution_start`."""
     call_id, tool = id_of(data, "toolCallId"), name_of(data, "toolName")
-    server, own = text_of(data, "mcpConfigServerName"), name_of(data, "mcpToolName")
+    server, own = name_of(data, "mcpConfigServerName"), name_of(data, "mcpToolName")
     if not call_id or not tool:
         return None
     given = bounded_dict_of(data, "arguments")
@@ -68,6 +70,8 @@ def _asked_call(
     request: Mapping[str, object], call: ToolCalled | None
 ) -> tuple[str, dict[str, object]]:
     match request.get("kind"):
+        case "shell" if call is not None and call.tool != "Bash":
+            return call.tool, call.input  # it runs no command of its own
         case "shell":
             # It leaves a `cd` to where the shell is out of what it asks about.
             told = text_of(call.input, "command") if call is not None else ""
@@ -82,7 +86,7 @@ def _asked_call(
             return _tool_of(call, "Edit", "Write"), given
         case "url":
             return "WebFetch", {"url": text_of(request, "url")}
-        case "mcp" if server := text_of(request, "serverName"):
+        case "mcp" if server := name_of(request, "serverName"):
             own = name_of(request, "toolName").removeprefix(f"{server}-")
             return f"{server_prefix(server)}__{own}", bounded_dict_of(request, "args")
         case other:

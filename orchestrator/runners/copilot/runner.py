@@ -11,7 +11,6 @@ from orchestrator.runners.contract import Abilities, Dialogue, LaunchTerms, Rule
 from orchestrator.runners.copilot import launch as copilot_launch
 from orchestrator.runners.copilot.calls import COPILOT_TOOLS
 from orchestrator.runners.copilot.dialogue import CopilotDialogue
-from orchestrator.runners.launching import server_log
 from orchestrator.runners.signs import PermissionAsked
 
 
@@ -37,15 +36,13 @@ class Copilot:
         return rules.decide(asked.tool, asked.input, rules.rules_of(agent))
 
     def is_offered(self, agent: AgentSpec, tool: str) -> bool:
-        """Tools of MCP servers are called SERVER-TOOL here."""
-        for server in rule_names.server_names(agent):
-            if tool.startswith(f"{server}-"):
-                name = f"{rule_names.server_prefix(server)}__{tool.removeprefix(f'{server}-')}"
-                return rule_names.is_offered(agent, name)
-        return True
-
-    def server_log(self, server: str) -> str:
-        return server_log(server)
+        """Tools of MCP servers are called SERVER-TOOL here, which may be of more than one."""
+        names = [
+            f"{rule_names.server_prefix(server)}__{tool.removeprefix(f'{server}-')}"
+            for server in rule_names.server_names(agent)
+            if tool.startswith(f"{server}-")
+        ]
+        return not names or any(rule_names.is_offered(agent, name) for name in names)
 
     def history_file(self, conversation: str, cwd: str) -> str | None:  # noqa: ARG002 for every one
         return copilot_launch.history_file(conversation)

@@ -12,10 +12,10 @@ from orchestrator.domain.agent import AgentSpec, Asking, McpServer, Permissions
 from orchestrator.domain.container import Launch
 from orchestrator.errors import AgentInvalid
 from orchestrator.runners.acp.calls import call_id
-from orchestrator.runners.acp.dialogue import LEAD, MAX_ACP_REPLIES, AcpDialogue
+from orchestrator.runners.acp.dialogue import LEAD, AcpDialogue
 from orchestrator.runners.acp.gemini import Gemini
 from orchestrator.runners.acp.opencode import Opencode
-from orchestrator.runners.contract import LaunchTerms
+from orchestrator.runners.contract import MAX_UNANSWERED, LaunchTerms
 from orchestrator.runners.json_fields import TEXT_CHARS
 from orchestrator.runners.signs import (
     CannotBegin,
@@ -90,8 +90,8 @@ class Played:
         self.hear(chunk("Hm."))
 
 
-def update(kind: str, **fields: object) -> Event:
-    said = {"sessionUpdate": kind, **fields}
+def update(what: str, **fields: object) -> Event:
+    said = {"sessionUpdate": what, **fields}
     return {"method": "session/update", "params": {"sessionId": SESSION, "update": said}}
 
 
@@ -156,7 +156,7 @@ def test_a_recorded_turn_of_gemini_is_understood_and_every_call_is_asked_about()
     assert [sign.tool for sign in asked] == [
         *("Bash", "Bash", "Read", "Write", "Edit", "Grep", "Glob", "Glob", "mcp__tst__echo"),
     ]
-    assert asked[0].input == {"command": "touch /workspace/yes"}
+    assert asked[0].input == {"command": "touch /workspace/yes", "cwd": "/srv"}
     assert asked[2].input == {"file_path": "/workspace/a.txt"}
     assert asked[4].input["new_string"] == "BB\n"
     assert asked[8].input == {"x": "1"}
@@ -243,6 +243,61 @@ def test_a_question_waits_until_the_input_of_its_call_is_told() -> None:
     assert isinstance(asked, PermissionAsked)
     assert (asked.tool, asked.input, asked.is_whole) == ("mcp__tst__echo", {"x": "1"}, True)
     assert played.answer(stopReason="end_turn")[:1] == [PermissionWithdrawn(request_id="int-7")]
+
+
+@pytest.mark.parametrize(
+    ("said", "cwd"),
+    [
+        ("[current working directory /srv] (d)", "/srv"),
+        ("[in /workspace]", None),
+        ("[in ../workspace] (as asked) [background]", None),
+        ("[in /workspace/a b]", "/workspace/a b"),
+        ("[in /workspace] (x] (y)", "/srv/[in /workspace] (x] (y)"),
+        ("Trust me.", "/srv/Trust me."),
+        ("", "/srv"),
+    ],
+)
+def test_the_folder_that_gemini_runs_a_command_in_is_told(said: str, cwd: str | None) -> None:
+    played = Played(Gemini())
+    played.begin_turn()
+    content = [{"type": "content", "content": {"type": "text", "text": said}}]
+    call = question(7, "run_shell_command__1", kind="execute", title="rm -r build", content=content)
+    asked = played.hear(call)[-1]
+    assert isinstance(asked, PermissionAsked)
+    assert asked.input == {"command": "rm -r build"} | ({} if cwd is None else {"cwd": cwd})
+
+
+def test_the_folder_that_opencode_runs_a_command_in_is_waited_for() -> None:
+    """Seen with 1.18.33: what it asks with has the command alone."""
+    played = Played(Opencode())
+    played.begin_turn()
+    call: Event = {"toolCallId": "c-1", "kind": "execute"}
+    played.hear(update("tool_call", **call, title="bash", status="pending", rawInput={"cwd": "/"}))
+    raw = {"command": "rm -r build"}
+    assert played.hear(question(7, "c-1", kind="execute", title="rm", rawInput=raw)) == []
+    told = {**raw, "workdir": "/home/agent"}
+    later = update("tool_call_update", **call, title="rm", status="in_progress", rawInput=told)
+    asked = played.hear(later)[-1]
+    assert isinstance(asked, PermissionAsked)
+    assert asked.input == {**raw, "cwd": "/home/agent"}
+    here = {**raw, "workdir": "/workspace"}
+    played.hear(update("tool_call", toolCallId="c-2", kind="execute", title="bash", rawInput=here))
+    asked = played.hear(question(8, "c-2", kind="execute", title="rm", rawInput=raw))[-1]
+    assert isinstance(asked, PermissionAsked)
+    assert asked.input == raw
+
+
+def test_where_gemini_searches_is_not_told_so_what_is_denied_stays_denied() -> None:
+    permissions = Permissions(allow=("Grep", "Glob"), deny=("Read(//etc/**)",))
+    played = Played(Gemini())
+    played.begin_turn()
+    verdicts = []
+    for number, name in ((7, "grep_search"), (8, "glob")):
+        call = question(number, f"{name}__1", kind="search", title="'x' within /etc")
+        asked = played.hear(call)[-1]
+        assert isinstance(asked, PermissionAsked)
+        verdicts.append(Gemini().decide(agent_with(permissions=permissions), asked).verdict)
+    assert verdicts == ["deny", "allow"]
 
 
 def test_a_conversation_is_taken_up_and_what_is_told_again_of_it_is_passed_over() -> None:
@@ -354,10 +409,17 @@ def test_hostile_lines_are_no_errors_and_do_not_pile_up() -> None:
         assert said == []
         before = len(played.written)
         played.hear(*({"id": n, "method": "fs/read_text_file"} for n in range(1000)))
-        assert len(played.written) - before == MAX_ACP_REPLIES
+        assert len(played.written) - before == MAX_UNANSWERED
+        odd_ids: tuple[object, ...] = ("x" * 100_000, 10**100, {}, True)
+        before = len(played.written)
+        played.hear(*(question(1, "c-1", title="x") | {"id": odd} for odd in odd_ids))
+        assert len(played.written) == before  # an id that is repeated is short
         asked = [question(n, f"c-{n}", kind="execute", title="x") for n in range(1000)]
         signs = played.hear(*asked)
-        assert sum(isinstance(sign, PermissionAsked) for sign in signs) == MAX_ACP_REPLIES
+        signs += played.hear(
+            *(update("tool_call", toolCallId=f"c-{n}", rawInput={"x": 1}) for n in range(1000))
+        )
+        assert sum(isinstance(sign, PermissionAsked) for sign in signs) == MAX_UNANSWERED
         assert len(played.dialogue.hear(b"\xff\xfe{]\n[1]\n")) == 2
 
 
@@ -458,3 +520,16 @@ def test_the_model_is_shown_tools_of_servers_that_a_rule_lets_it_call() -> None:
     for runner, prefix in ((Gemini(), "mcp_"), (Opencode(), "")):
         names = ("bash", f"{prefix}srv_get", f"{prefix}srv_put", f"{prefix}two_any")
         assert [runner.is_offered(agent, name) for name in names] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("runner", [Gemini(), Opencode()])
+def test_servers_whose_tools_could_have_one_name_are_refused(runner: Gemini | Opencode) -> None:
+    """a_b_c is the tool b_c of a, or the tool c of a_b."""
+    for names, refused in ((("a", "a_b"), True), (("a", "a-b"), False), (("a.b", "a_b"), True)):
+        servers = tuple(McpServer(name=name, command="x") for name in names)
+        given = terms(mcp_servers=servers)
+        if refused:
+            with pytest.raises(AgentInvalid, match=f"'{names[0]}'.*'{names[1]}'.*rename one"):
+                runner.launch(agent_with(mcp_servers=servers), given)
+        else:
+            runner.launch(agent_with(mcp_servers=servers), given)

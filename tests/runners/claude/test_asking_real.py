@@ -25,7 +25,6 @@ from orchestrator.domain.container import (
     Launch,
 )
 from orchestrator.engine.conversation import (
-    MAX_ASKED,
     NOBODY_ALLOWS,
     TOO_MANY_ASKED,
     Approver,
@@ -35,7 +34,7 @@ from orchestrator.gateway.parent import ParentAccess
 from orchestrator.runners.claude import launch as claude_launch
 from orchestrator.runners.claude.dialogue import Claude
 from orchestrator.runners.claude.permissions import ONE_BY_ONE
-from orchestrator.runners.contract import LaunchTerms
+from orchestrator.runners.contract import MAX_UNANSWERED, LaunchTerms
 from orchestrator.runners.launching import AGENT_PATH
 from orchestrator.runners.signs import PermissionAsked
 from orchestrator.wire.streams import Stream
@@ -361,7 +360,7 @@ async def test_only_so_many_calls_wait_and_the_end_of_a_turn_gives_them_up(
 ) -> None:
     call = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}}
     call |= {"decision_reason_type": "rule"}
-    calls: list[object] = [call | {"tool_use_id": f"toolu_{n}"} for n in range(MAX_ASKED + 3)]
+    calls: list[object] = [call | {"tool_use_id": f"toolu_{n}"} for n in range(MAX_UNANSWERED + 3)]
     asked: list[PermissionAsked] = []
     withdrawn: list[PermissionAsked] = []
     lists = SimpleNamespace(
@@ -370,6 +369,6 @@ async def test_only_so_many_calls_wait_and_the_end_of_a_turn_gives_them_up(
     said = await answered(runtime, spec, calls, 3, cast("Approver", lists))
 
     refused = {"behavior": "deny", "message": TOO_MANY_ASKED}
-    assert said == [[f"r{MAX_ASKED + n}", "success", refused] for n in range(3)]
-    assert [one.request_id for one in asked] == [f"r{n}" for n in range(MAX_ASKED)]
+    assert said == [[f"r{MAX_UNANSWERED + n}", "success", refused] for n in range(3)]
+    assert [one.request_id for one in asked] == [f"r{n}" for n in range(MAX_UNANSWERED)]
     assert withdrawn == asked

@@ -12,8 +12,8 @@ from orchestrator.domain.container import Launch
 from orchestrator.runners.codex.calls import command_of
 from orchestrator.runners.codex.dialogue import CodexDialogue
 from orchestrator.runners.codex.endings import turn_ended
+from orchestrator.runners.contract import MAX_UNANSWERED
 from orchestrator.runners.json_fields import dict_of
-from orchestrator.runners.lines import MAX_UNANSWERED
 from orchestrator.runners.signs import (
     CannotBegin,
     Listening,
@@ -229,6 +229,47 @@ def test_a_server_that_asks_for_something_itself_is_declined() -> None:
     params = {"serverName": "tst", "message": "Your password?", "_meta": None}
     played.hear({"id": 3, "method": "mcpServer/elicitation/request", "params": params})
     assert played.last == {"id": 3, "result": {"action": "decline", "content": {}}}
+
+
+def tool_call(number: int, tool: str) -> Event:
+    item = {"type": "mcpToolCall", "server": "tst", "tool": tool, "arguments": {"x": "1"}}
+    return news("item/started", item=item | {"id": f"call_{number}"})
+
+
+def tool_question(number: int, message: str) -> Event:
+    meta = {"codex_approval_kind": "mcp_tool_call", "tool_params": {"x": "1"}}
+    params = {"serverName": "tst", "message": message, "_meta": meta}
+    return {"id": number, "method": "mcpServer/elicitation/request", "params": params}
+
+
+def test_a_question_about_a_servers_tool_is_about_the_one_that_it_names() -> None:
+    played = Played()
+    played.begin_turn()
+    played.hear(tool_call(1, "drop"), tool_call(2, "echo"))
+    for number, tool in ((7, "drop"), (8, "echo")):
+        asking = f'Allow the tst MCP server to run tool "{tool}"?'
+        (asked,) = played.hear(tool_question(number, asking))
+        assert isinstance(asked, PermissionAsked)
+        assert asked.tool == f"mcp__tst__{tool}"
+    assert played.hear(tool_question(9, "Go on?")) == []  # which of the two?
+    assert played.last == {"id": 9, "result": {"action": "decline", "content": {}}}
+    done = {"type": "mcpToolCall", "id": "call_1", "status": "completed"}
+    played.hear(news("item/completed", item=done))
+    (asked,) = played.hear(tool_question(10, "Go on?"))
+    assert isinstance(asked, PermissionAsked)
+    assert (asked.tool, asked.call_id) == ("mcp__tst__echo", "call_2")
+
+
+def test_ids_and_names_of_codex_are_short() -> None:
+    played = Played()
+    played.begin_turn()
+    before = len(played.written)
+    odd_ids: tuple[object, ...] = ("x" * 100_000, 10**100, [1], {}, None, True)
+    for odd in odd_ids:
+        assert played.hear(question("ls") | {"id": odd}) == []
+    assert len(played.written) == before
+    item = {"type": "mcpToolCall", "id": "call_1", "server": "tst", "tool": "t" * 100_000}
+    assert played.hear(news("item/started", item=item)) == []
 
 
 def test_a_conversation_that_is_not_there_cannot_be_resumed() -> None:

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.domain.agent import AgentSpec, Asking, McpServer, Permissions
 from orchestrator.domain.container import Launch
 from orchestrator.errors import AgentInvalid
-from orchestrator.runners.contract import LaunchTerms
-from orchestrator.runners.copilot.dialogue import MAX_REPLIES, CopilotDialogue
+from orchestrator.runners.contract import MAX_UNANSWERED, LaunchTerms
+from orchestrator.runners.copilot.dialogue import CopilotDialogue
 from orchestrator.runners.copilot.frames import CliFrames, frame
 from orchestrator.runners.copilot.runner import Copilot
 from orchestrator.runners.signs import (
@@ -178,6 +178,63 @@ def test_what_is_said_in_a_turn_steers_it_and_waits_while_it_is_interrupted() ->
     assert played.written[-1]["params"] == {"sessionId": SESSION, "prompt": "Answer now."}
 
 
+def test_an_interrupt_waits_until_copilot_has_what_was_said_or_it_would_be_passed_over() -> None:
+    """Seen with 1.0.102: an abort in the moment of a `send` is answered first, and the turn begins
+    all the same.
+    """
+    played = Played()
+    played.begin()
+    played.write(played.dialogue.say("Go.", "m-1"))
+    sent = played.written[-1]["id"]
+    assert played.dialogue.interrupt() == b""
+    played.write(played.dialogue.say("Answer now.", "m-2"))
+    assert played.methods[-1] == "session.send"
+    played.hear({"id": sent, "result": {"messageId": "own-1"}})
+    assert played.methods[-2:] == ["session.abort", "session.tasks.list"]
+    (ended,) = played.hear(told("session.idle", aborted=True))
+    assert isinstance(ended, TurnEnded)
+    assert ended.interrupted
+    # It had not taken up the first message, and has forgotten it.
+    said = [event["params"] for event in played.written if event["method"] == "session.send"]
+    assert [params["prompt"] for params in said] == ["Go.", "Go.", "Answer now."]
+
+
+def test_what_is_said_as_a_turn_ends_begins_the_next_one() -> None:
+    played = Played()
+    played.begin_turn()
+    played.write(played.dialogue.say("Hurry.", "m-2"))
+    sent = played.written[-1]["id"]
+    assert played.hear(told("session.idle")) == [TurnEnded(reason="ok")]
+    played.hear({"id": sent, "result": {"messageId": "own-2"}})
+    taken = played.hear(told("user.message", messageId="own-2"))
+    assert taken == [TakenUp(message_id="m-2")]
+    assert played.hear(told("session.idle")) == [TurnEnded(reason="ok")]
+    assert played.hear(told("session.idle")) == []
+
+
+def test_what_is_refused_in_a_turn_is_said_in_the_next_one() -> None:
+    played = Played()
+    played.begin_turn()
+    played.write(played.dialogue.say("Hurry.", "m-2"))
+    assert played.hear({"id": played.written[-1]["id"], "error": {"message": "busy"}}) == []
+    assert played.hear(told("session.idle")) == [TurnEnded(reason="ok")]
+    assert played.written[-1]["params"] == {"sessionId": SESSION, "prompt": "Hurry."}
+
+
+def test_nothing_is_typed_into_a_running_command() -> None:
+    """What is typed is no command, so no rule could decide about it."""
+    agent = agent_with(permissions=Permissions(allow=("Bash",)))
+    played = Played()
+    played.begin_turn()
+    typed = {"shellId": "s1", "input": "rm -rf /{enter}"}
+    call = told("tool.execution_start", toolCallId="c-1", toolName="write_bash", arguments=typed)
+    asked = permission("r-1", kind="shell", fullCommandText="ls", toolCallId="c-1")
+    questions = [sign for sign in played.hear(call, asked) if isinstance(sign, PermissionAsked)]
+    assert [Copilot().decide(agent, each).verdict for each in questions] == ["deny"]
+    session = Copilot().launch(agent, terms()).opening["session"]
+    assert "builtin:write_bash" not in str(session)
+
+
 def test_outside_of_a_turn_there_is_nothing_to_interrupt_and_no_verdict() -> None:
     played = Played()
     assert played.dialogue.interrupt() == b""
@@ -282,15 +339,20 @@ def test_hostile_events_are_no_errors_and_do_not_pile_up() -> None:
         told("session.mcp_servers_loaded", servers=[1, {"name": "evil", "status": "connected"}]),
         {"id": 99, "result": None},
         {"id": "x", "error": "y"},
+        {"id": "x" * 100_000, "method": "host.ask"},
+        {"id": [1], "method": "host.ask"},
+        {"id": 10**100, "method": "host.ask"},
     ]
+    before = len(played.written)
     assert played.hear(*odd) == []
-    questions = [{"id": n, "method": "host.ask", "params": {}} for n in range(10 * MAX_REPLIES)]
+    assert len(played.written) == before  # an id that is repeated is short
+    questions = [{"id": n, "method": "host.ask", "params": {}} for n in range(10 * MAX_UNANSWERED)]
     before = len(played.written)
     assert played.hear(*questions) == []
-    assert len(played.written) - before == MAX_REPLIES
+    assert len(played.written) - before == MAX_UNANSWERED
     asked = [permission(f"r-{n}", kind="shell", fullCommandText="x") for n in range(1000)]
     signs = played.hear(*asked)
-    assert sum(isinstance(sign, PermissionAsked) for sign in signs) == MAX_REPLIES
+    assert sum(isinstance(sign, PermissionAsked) for sign in signs) == MAX_UNANSWERED
     (noise,) = played.dialogue.hear(b"junk" * 100)
     assert isinstance(noise, Noise)
 
@@ -332,8 +394,8 @@ def test_a_launch_switches_off_all_that_files_could_say() -> None:
     assert session["provider"]["apiKey"] == "run-token"
     assert session["additionalDirectories"] == ["/agent"]
     assert session["availableTools"] == [
-        *("builtin:bash", "builtin:write_bash", "builtin:read_bash", "builtin:stop_bash"),
-        *("builtin:list_bash", "builtin:view", "builtin:create", "builtin:apply_patch", "mcp:*"),
+        *("builtin:bash", "builtin:read_bash", "builtin:stop_bash", "builtin:list_bash"),
+        *("builtin:view", "builtin:create", "builtin:apply_patch", "mcp:*"),
     ]
     assert session["mcpServers"]["srv"]["args"][-2:] == ["python3", "${ORCHESTRATOR_DOLLAR}HOME"]
     assert session["mcpServers"]["parent"]["timeout"] == 24 * 3600 * 1000
@@ -354,3 +416,6 @@ def test_the_model_is_shown_tools_of_servers_that_a_rule_lets_it_call() -> None:
     agent = agent_with(permissions=Permissions(allow=("mcp__srv__get",)), mcp_servers=servers)
     names = ("bash", "srv-get", "srv-put", "two-any")
     assert [Copilot().is_offered(agent, name) for name in names] == [True, True, False, True]
+    more = (*servers, McpServer(name="srv-x", command="x"))
+    agent = agent.model_copy(update={"mcp_servers": more})
+    assert Copilot().is_offered(agent, "srv-x-put")
