@@ -18,6 +18,7 @@ from orchestrator.domain.agent import DEFAULT_RUNNER
 from orchestrator.domain.container import ContainerSpec
 from orchestrator.settings import Settings, read_settings
 from tests.answers_check import checked_answers
+from tests.image_looks import remembered_looks
 
 JOIN_SECONDS = 5
 """For a thread that is on its way out when the test ends."""
@@ -79,12 +80,18 @@ def runner_image() -> Callable[[str], str]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    with remembered_looks(tmp_path / "state"):
+        yield tmp_path / "state"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, state_dir: Path) -> Settings:
     """Settings with a state directory of the test's own: nobody else's containers are in sight."""
     work = tmp_path / "work"
     work.mkdir()
     update = {
-        "state_dir": tmp_path / "state",
+        "state_dir": state_dir,
         "allowed_roots": (work,),
         "home": tmp_path / "home",
         "trusted": (tmp_path,),  # whatever a test's own agents want to reach

@@ -89,22 +89,27 @@ async def test_an_answer_that_never_satisfies_the_schema_is_invalid_output(
     assert result.log_tail
 
 
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        ({"error": 401, "message": "invalid x-api-key"}, "api_auth"),
-        ({"error": 429, "message": "slow down"}, "api_rate_limit"),
-        ({"error": 500, "message": "oops"}, "api_error"),
-        ({"error": 529, "message": "overloaded"}, "api_overloaded"),
-        ({"error": 400, "message": "prompt is too long"}, "api_error"),
-        ({"text": "I won't.", "stop_reason": "refusal"}, "refusal"),
-        ({"text": "It goes on and", "stop_reason": "max_tokens"}, "max_tokens"),
-        ({"text": "half an ans", "cut": True}, "stream_cut"),
-    ],
-)
+TOLD_BY_MODEL: list[tuple[dict[str, object], str]] = [
+    ({"error": 529, "message": "overloaded"}, "api_overloaded"),
+    ({"text": "I won't.", "stop_reason": "refusal"}, "refusal"),
+    ({"text": "half an ans", "cut": True}, "stream_cut"),
+    # The rest is in `make soak`: which reason it is, tests/gateway/model/test_verdicts.py tells.
+    ({"error": 401, "message": "invalid x-api-key"}, "api_auth"),
+    ({"error": 429, "message": "slow down"}, "api_rate_limit"),
+    ({"error": 500, "message": "oops"}, "api_error"),
+    ({"error": 400, "message": "prompt is too long"}, "api_error"),
+    ({"text": "It goes on and", "stop_reason": "max_tokens"}, "max_tokens"),
+]
+
+
+@pytest.mark.parametrize(("step", "reason"), TOLD_BY_MODEL[:3])
 async def test_what_the_model_does_is_named(
     harness: Harness, step: dict[str, object], reason: str
 ) -> None:
+    await is_named(harness, step, reason)
+
+
+async def is_named(harness: Harness, step: dict[str, object], reason: str) -> None:
     with anyio.fail_after(PATIENCE):
         result = await kept(harness, await harness.run([step | {"repeat": True}]))
 

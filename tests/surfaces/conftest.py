@@ -11,6 +11,7 @@ import pytest
 from orchestrator.app import open_runtime
 from orchestrator.containers.labels import ContainerInfo
 from orchestrator.settings import CREDENTIAL_VARIABLES, read_settings
+from tests.image_looks import remembered_looks
 from tests.surfaces.mcp.mcp_stage import Stage, on_stage
 from tests.surfaces.task_stage import Serve, serving
 
@@ -42,9 +43,11 @@ def project(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("ORCHESTRATOR_AGENT_IMAGE", image)
     monkeypatch.setenv("ORCHESTRATOR_SCRIPTED", "1")
     monkeypatch.setenv("ORCHESTRATOR_TRUSTED", str(tmp_path))
-    yield Project(path)
+    with remembered_looks(tmp_path / "state"):
+        yield Project(path)
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    left = anyio.run(_containers)
+    used = (tmp_path / "state" / "id").exists()  # or nobody has looked for an engine
+    left = anyio.run(_containers) if used else ()
     assert not left, f"containers left behind: {[info.name for info in left]}"
 
 

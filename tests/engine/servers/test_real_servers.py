@@ -4,8 +4,9 @@ claude as agent.md lets it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import pytest
@@ -19,7 +20,7 @@ from orchestrator.gateway.http.loopback import serve_on_loopback
 from orchestrator.gateway.http.server import HttpRequest, HttpResponse
 from orchestrator.gateway.tools import front
 from tests.engine.harness import Harness, Steps
-from tests.engine.servers.real_servers import REAL, servers_image, write_real_server
+from tests.engine.servers.real_servers import servers_image, write_real_server
 from tests.engine.servers.stage import LAST, known_server, mcp, pin, use
 
 RUN_SECONDS = 400
@@ -41,23 +42,76 @@ def servers(image: str) -> str:
     return servers_image(image)
 
 
-USES = [
-    use("echo", "get-*", deny=["get-env"], name="everything"),
-    use("*_file", "list_*", deny=["write_*"], name="filesystem"),
-    use("create_entities", "search_nodes", name="memory"),
-    use("*", name="sequential-thinking"),
-    use("git_status", "git_log", arguments={"*": {"repo_path": "/tmp/it"}}, name="git"),
-    use("fetch", name="fetch"),
-    use("*_query", "create_table", approve={"write_query": "ask"}, name="sqlite"),
-]
+USES = {
+    "everything": use("echo", "get-*", deny=["get-env"], name="everything"),
+    "git": use("git_status", "git_log", arguments={"*": {"repo_path": "/tmp/it"}}, name="git"),
+    "sqlite": use("*_query", "create_table", approve={"write_query": "ask"}, name="sqlite"),
+    "filesystem": use("*_file", "list_*", deny=["write_*"], name="filesystem"),
+    "memory": use("create_entities", "search_nodes", name="memory"),
+    "sequential-thinking": use("*", name="sequential-thinking"),
+    "fetch": use("fetch", name="fetch"),
+}
+
+SOME = ("everything", "git", "sqlite")
+"""From npm and from PyPI, in both eras. `make soak` has claude call them all."""
 
 ADA = {"name": "Ada", "entityType": "person", "observations": ["writes programs"]}
 THOUGHT = {"thought": "first", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1}
 
 
+class Called(NamedTuple):
+    """A call of claude's, what it is told, and what is noted of it."""
+
+    server: str
+    tool: str
+    told: str
+    noted: str = "server_call"
+    arguments: Mapping[str, object] = {}
+
+    @property
+    def step(self) -> dict[str, object]:
+        return mcp(self.tool, self.server, **self.arguments)
+
+
+def calls(url: str) -> list[Called]:
+    """All of them; `url` is of a page that may be fetched."""
+    denied = "refused by the orchestrator (ARGUMENT_FIXED): repo_path is not yours to choose"
+    no_tool = "No such tool available: mcp__"
+    make, add = "CREATE TABLE t (n INTEGER)", "INSERT INTO t VALUES (41)"
+    read, elsewhere = "SELECT n + 1 AS more FROM t", "http://127.0.0.1:8080/"
+    file = {"path": "/tmp/x", "content": "x"}
+    return [
+        Called("everything", "echo", "Echo: hello", arguments={"message": "hello"}),
+        Called("everything", "get-sum", "2 and 40 is 42.", arguments={"a": 2, "b": 40}),
+        Called("everything", "get-env", f"{no_tool}everything__get-env", ""),
+        Called("filesystem", "list_allowed_directories", "/tmp"),
+        Called("filesystem", "write_file", f"{no_tool}filesystem__write_file", "", file),
+        Called("memory", "create_entities", "", arguments={"entities": [ADA]}),
+        Called("memory", "search_nodes", '"writes programs"', arguments={"query": "Ada"}),
+        Called(
+            *("sequential-thinking", "sequentialthinking", '"thoughtHistoryLength": 1'),
+            arguments=THOUGHT,
+        ),
+        Called("git", "git_status", "On branch master"),
+        Called("git", "git_status", denied, "server_denied", {"repo_path": "/etc"}),
+        Called("fetch", "fetch", "It rains.", arguments={"url": url}),
+        Called("fetch", "fetch", "403", arguments={"url": elsewhere}),
+        Called("sqlite", "create_table", "Table created", arguments={"query": make}),
+        Called("sqlite", "write_query", "affected_rows", arguments={"query": add}),
+        Called("sqlite", "read_query", "[{'more': 42}]", arguments={"query": read}),
+    ]
+
+
 async def test_claude_calls_servers_that_others_wrote_and_only_what_it_may(
     harness: Harness, servers: str, runtime: DockerRuntime
 ) -> None:
+    await claude_calls(harness, servers, SOME)
+    assert await runtime.list() == ()
+
+
+async def claude_calls(harness: Harness, image: str, names: Collection[str]) -> None:
+    """Claude calls all that there is to call of these servers."""
+
     async def page(_: HttpRequest) -> HttpResponse:
         text = b"<html><body><article><h1>News</h1><p>It rains.</p></article></body></html>"
         return HttpResponse(200, (("content-type", "text/html"),), text)
@@ -65,33 +119,17 @@ async def test_claude_calls_servers_that_others_wrote_and_only_what_it_may(
     ends: list[RunResult] = []
     async with serve_on_loopback(page) as url:
         network = {"allow_private": [url.removeprefix("http://")]}
-        for name in REAL:
+        for name in names:
             write_real_server(
-                harness, name, servers, **({"network": network} if name == "fetch" else {})
+                harness, name, image, **({"network": network} if name == "fetch" else {})
             )
-        steps: Steps = [
-            mcp("echo", "everything", message="hello"),
-            mcp("get-sum", "everything", a=2, b=40),
-            mcp("get-env", "everything"),
-            mcp("list_allowed_directories", "filesystem"),
-            mcp("write_file", "filesystem", path="/tmp/x", content="x"),
-            mcp("create_entities", "memory", entities=[ADA]),
-            mcp("search_nodes", "memory", query="Ada"),
-            mcp("sequentialthinking", "sequential-thinking", **THOUGHT),
-            mcp("git_status", "git"),
-            mcp("git_status", "git", repo_path="/etc"),
-            mcp("fetch", "fetch", url=url),
-            mcp("fetch", "fetch", url="http://127.0.0.1:8080/"),
-            mcp("create_table", "sqlite", query="CREATE TABLE t (n INTEGER)"),
-            mcp("write_query", "sqlite", query="INSERT INTO t VALUES (41)"),
-            mcp("read_query", "sqlite", query="SELECT n + 1 AS more FROM t"),
-            LAST,
-        ]
+        wanted = [call for call in calls(url) if call.server in names]
+        steps: Steps = [*(call.step for call in wanted), LAST]
         with anyio.fail_after(RUN_SECONDS):
             async with anyio.create_task_group() as tasks:
-                for name in REAL:
+                for name in names:
                     tasks.start_soon(pin, harness, name)
-            service = harness.service(steps, mcp_servers=USES)
+            service = harness.service(steps, mcp_servers=[USES[name] for name in names])
 
             async def run() -> None:
                 task = Task(agent="worker", prompt="Go.", run_id="r1")
@@ -110,54 +148,22 @@ async def test_claude_calls_servers_that_others_wrote_and_only_what_it_may(
     assert result.status == "completed", result
     assert "[{'more': 42}]" in str(result.result)
     told = [event.text for event in harness.events if event.kind == "tool_result"]
-    for number, words in TOLD.items():
-        assert words in told[number], told[number]
+    for call, text in zip(wanted, told, strict=True):
+        assert call.told in text, text
     kinds = ("server_call", "server_denied")
-    calls = [event for event in harness.events if event.kind in kinds]
-    assert [(e.kind, f"{e.data['server']}/{e.data['tool']}") for e in calls] == CALLS
-    protocols = {name: _lock(harness, name).protocol for name in REAL}
-    assert {name for name in REAL if protocols[name] == "2026-07-28"} == {"git", "fetch"}
-    assert await runtime.list() == ()
+    noted = [event for event in harness.events if event.kind in kinds]
+    assert [(e.kind, e.data["server"], e.data["tool"]) for e in noted] == [
+        (call.noted, call.server, call.tool) for call in wanted if call.noted
+    ]
+    protocols = {name: _lock(harness, name).protocol for name in names}
+    newer = {name for name in names if protocols[name] == "2026-07-28"}
+    assert newer == {"git", "fetch"} & set(names)
 
 
 def _lock(harness: Harness, name: str) -> ToolLock:
     lock = known_server(harness, name).lock
     assert lock is not None
     return lock
-
-
-TOLD = {
-    0: "Echo: hello",
-    1: "The sum of 2 and 40 is 42.",
-    2: "No such tool available: mcp__everything__get-env",
-    3: "/tmp",
-    4: "No such tool available: mcp__filesystem__write_file",
-    6: '"writes programs"',
-    7: '"thoughtHistoryLength": 1',
-    8: "On branch master",
-    9: "refused by the orchestrator (ARGUMENT_FIXED): repo_path is not yours to choose",
-    10: "It rains.",
-    11: "403",
-    12: "Table created successfully",
-    13: "affected_rows",
-}
-"""What claude was told, by the number of the step."""
-
-CALLS = [
-    ("server_call", "everything/echo"),
-    ("server_call", "everything/get-sum"),
-    ("server_call", "filesystem/list_allowed_directories"),
-    ("server_call", "memory/create_entities"),
-    ("server_call", "memory/search_nodes"),
-    ("server_call", "sequential-thinking/sequentialthinking"),
-    ("server_call", "git/git_status"),
-    ("server_denied", "git/git_status"),
-    ("server_call", "fetch/fetch"),
-    ("server_call", "fetch/fetch"),
-    ("server_call", "sqlite/create_table"),
-    ("server_call", "sqlite/write_query"),
-    ("server_call", "sqlite/read_query"),
-]
 
 
 async def test_claude_hears_how_far_a_server_is_and_a_run_that_is_cancelled_leaves_it_to_others(

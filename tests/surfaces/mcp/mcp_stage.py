@@ -22,6 +22,7 @@ from mcp import Client, StdioServerParameters
 from orchestrator.app import open_runtime
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.settings import Settings, read_settings
+from tests.image_looks import remembered_looks
 
 PATIENCE = 120
 """For anything at all; the machine may be busy."""
@@ -150,13 +151,14 @@ class Stage:
 async def on_stage(folder: Path, image: str) -> AsyncIterator[Stage]:
     """A stage that must be left as it was found: no container, no process."""
     stage = Stage(folder, image)
-    async with open_runtime(stage.settings, reap=False) as stage.runtime:
-        yield stage
-        with anyio.move_on_after(LEAVE_SECONDS):  # what a client has left behind is still ending
-            while stage.processes() or await stage.containers():
-                await anyio.sleep(LEAVE_LOOK_SECONDS)
-        assert stage.processes() == []
-        assert await stage.containers() == []
+    with remembered_looks(stage.state):
+        async with open_runtime(stage.settings, reap=False) as stage.runtime:
+            yield stage
+            with anyio.move_on_after(LEAVE_SECONDS):  # what a client left behind is still ending
+                while stage.processes() or await stage.containers():
+                    await anyio.sleep(LEAVE_LOOK_SECONDS)
+            assert stage.processes() == []
+            assert await stage.containers() == []
 
 
 class Raw:

@@ -10,7 +10,7 @@ import re
 import anyio
 import pytest
 
-from tests.surfaces.mcp.mcp_stage import ERAS, PATIENCE, call, text
+from tests.surfaces.mcp.mcp_stage import PATIENCE, call, text
 from tests.surfaces.task_stage import ASKS, Document, Serve, Server, bash
 
 pytestmark = pytest.mark.anyio
@@ -66,11 +66,9 @@ class DocumentClient:
         return read
 
 
-reads = pytest.mark.parametrize("reads_text", [False, True], ids=["structured", "text"])
-
-
-@reads
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("era", "reads_text"), [("auto", False), ("legacy", True)], ids=["structured", "text"]
+)
 async def test_a_question_is_asked_answered_and_acknowledged(
     serve: Serve, era: str, reads_text: bool
 ) -> None:
@@ -211,8 +209,7 @@ async def test_a_paused_run_says_so_and_what_to_do(serve: Serve) -> None:
         assert (await client.status(run_id))["summary"] == "one"
 
 
-@pytest.mark.parametrize("compat", [False, True])
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("era", "compat"), [("auto", True), ("legacy", False)])
 async def test_an_agent_id_says_who_calls_and_makes_nobody_somebody_else(
     serve: Serve, era: str, compat: bool
 ) -> None:

@@ -57,8 +57,7 @@ async def test_a_question_ends_the_wait_and_its_answer_ends_the_task(
         assert said == f"run {run_id} has asked no question 'm0'"
 
 
-@era
-@pytest.mark.parametrize("action", ["accept", "decline"])
+@pytest.mark.parametrize(("era", "action"), [("auto", "decline"), ("legacy", "accept")])
 async def test_a_person_is_asked_where_the_author_wants_it(
     serve: Serve, era: str, action: str
 ) -> None:
@@ -197,8 +196,9 @@ CAREFUL: Document = {
 STEPS = (bash("echo one"), {"text": "{last_tool_result}"})
 
 
-@era
-@pytest.mark.parametrize("action", ["allow", "refuse", "decline"])
+@pytest.mark.parametrize(
+    ("era", "action"), [("auto", "allow"), ("legacy", "refuse"), ("auto", "decline")]
+)
 async def test_a_person_decides_in_a_form_where_the_author_wants_it(
     serve: Serve, era: str, action: str
 ) -> None:
