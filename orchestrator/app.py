@@ -22,7 +22,7 @@ from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.owner import Owner
 from orchestrator.containers.runtime import EngineLookup, Runtime
 from orchestrator.domain.agent import DEFAULT_RUNNER, AgentSpec, RunnerWish
-from orchestrator.domain.container import File
+from orchestrator.domain.container import MIB, File
 from orchestrator.domain.task import Task
 from orchestrator.domain.tool_lock import Brokered, ToolLock
 from orchestrator.domain.tool_server import ToolServer
@@ -70,6 +70,7 @@ from orchestrator.store.runs import Caps, Store
 from orchestrator.store.session_rows import SessionRows
 from orchestrator.trust import trust_command
 from orchestrator.workspace.agent_files import FilesRefused, read_agent_files
+from orchestrator.workspace.archives.uploads import UPLOADS, Uploads
 from orchestrator.workspace.kept import CHANGES
 
 if TYPE_CHECKING:
@@ -527,7 +528,8 @@ def open_retention(settings: Settings) -> Iterator[Retention]:
 
 def open_copies(settings: Settings) -> Copies:
     """What agents did to their copies; needs no engine."""
-    return Copies(settings.state_dir / CHANGES, mount_policy(settings))
+    uploads = Uploads(settings.state_dir.resolve() / UPLOADS, settings.upload_mb * MIB)
+    return Copies(settings.state_dir / CHANGES, mount_policy(settings), uploads)
 
 
 def _ca_certificates(environ: Mapping[str, str]) -> str:

@@ -19,6 +19,7 @@ OrchestratorError
 │   ├── ImageMissing       the image is not on the engine
 │   ├── ImageBuildFailed   the image could not be made
 │   │   └── BaseMissing     there is nothing to build it on, and nothing to make that with
+│   ├── ServerAway         the orchestrator elsewhere does not answer
 │   ├── StoreFailed        what happened cannot be kept
 │   │   └── StoreTooNew     a newer orchestrator has written it
 │   ├── CopyFailed         a workspace could not be copied into a container, or out of it
@@ -148,6 +149,15 @@ class ImageBuildFailed(OperatorError):
 class BaseMissing(ImageBuildFailed):
     code = "base_missing"
     exit_code = 7
+
+
+class ServerAway(OperatorError):
+    code = "server_away"
+
+    def __init__(self, message: str, *, unsent: bool = False) -> None:
+        super().__init__(message)
+        self.unsent = unsent
+        """Nothing has been asked yet: to ask again cannot do it twice."""
 
 
 class StoreFailed(OperatorError):

@@ -113,6 +113,14 @@ class Settings(Frozen):
     keep_mb: Annotated[int, Field(ge=1, le=MOST)] = 2048
     """ORCHESTRATOR_KEEP_MB: what the record of runs may take, in MiB; beyond it, the oldest
     runs go of the agent whose runs take most."""
+    upload_mb: Annotated[int, Field(ge=0, le=MOST)] = 1024
+    """ORCHESTRATOR_UPLOAD_MB: the largest workspace that callers may send over HTTP, in MiB."""
+    server: str = ""
+    """ORCHESTRATOR_SERVER: the orchestrator elsewhere that commands about runs go to; none."""
+    token: SecretStr | None = None
+    """ORCHESTRATOR_TOKEN: what we are known by there."""
+    token_file: Path | None = None
+    """ORCHESTRATOR_TOKEN_FILE: a file with that token in it instead."""
     window_seconds: Annotated[float, Field(gt=0, le=MOST)] | None = None
     """ORCHESTRATOR_WINDOW_SECONDS: how long one MCP call may last; None follows its client."""
     compatibility: bool = False
@@ -491,7 +499,7 @@ _USER = frozenset(
     (
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
         *("agent_image", "base_image", "claude_binary", "npm_registry"),
-        *("trusted", "keep_days", "keep_mb"),
+        *("trusted", "keep_days", "keep_mb", "upload_mb", "server", "token_file"),
         *("gateway_rules", "gateway_default_agent", "gateway_debug"),
     )
 )

@@ -168,6 +168,7 @@ def mount_policy(settings: Settings, address: str = "") -> MountPolicy:
         hidden=(
             settings.state_dir,
             settings.secrets_file,
+            *((settings.token_file,) if settings.token_file else ()),
             *((settings.tls_dir,) if settings.tls_dir else ()),
         ),
         secret_files=lambda: (

@@ -28,6 +28,7 @@ CODES = {
     "ImageMissing": ("image_missing", 4),
     "ImageBuildFailed": ("image_build_failed", 4),
     "BaseMissing": ("base_missing", 7),
+    "ServerAway": ("server_away", 4),
     "StoreFailed": ("store_failed", 4),
     "StoreTooNew": ("store_too_new", 4),
     "CopyFailed": ("copy_failed", 4),

@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"app"}),
     frozenset({"state"}),
     frozenset({"engine", "doctor", "checker"}),
-    frozenset({"gateway", "plan", "store"}),
+    frozenset({"gateway", "plan", "store", "client"}),
     frozenset({"tool_rules"}),
     frozenset(
         {"catalog", "access", "output", "redaction", "surroundings", "runners", "containers"}
@@ -36,7 +36,7 @@ HOMES = {
     "yaml": {"plain_yaml"},
     "h11": {"gateway"},
     "httpx": {"gateway"},
-    "httpx2": {"gateway"},
+    "httpx2": {"gateway", "client"},
     "httpcore2": {"gateway"},
     "mcp_types": {"surfaces", "gateway"},
     "jsonschema": {"output"},

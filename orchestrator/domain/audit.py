@@ -16,6 +16,7 @@ AuditAct = Literal[
     "approve",  # a tool call is decided: subject = the call and its tool
     "tell",  # a run is told something
     "cancel",  # a run is ended
+    "send",  # a caller sends a workspace, or has it removed: subject = its id
     "apply",  # what a run changed is applied: subject = the workspace
     "host",  # an agent wants to reach a host: subject = host:port
     "secret",  # a request of an agent is given a secret: subject = the secret and the host

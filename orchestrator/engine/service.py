@@ -41,6 +41,7 @@ from orchestrator.engine.staging import Staging
 from orchestrator.engine.tasks.lost import end_lost, family_usage, usage_of
 from orchestrator.engine.tasks.news import News, wait_for_news
 from orchestrator.engine.workspaces.copies import Copies
+from orchestrator.engine.workspaces.sent_workspaces import SentWorkspaces
 from orchestrator.errors import (
     CallerError,
     OperatorError,
@@ -120,6 +121,7 @@ class Service:
         self.news = News()
         self.sessions = sessions
         self.copies = copies
+        self.sent = SentWorkspaces(copies, store, project)
         self.alive = alive
         """Whether an orchestrator of the same state directory lives."""
         self._staging = staging
@@ -287,6 +289,7 @@ class Service:
         check_caller(agent, task.caller)
         if task.wish is not None:
             agent = narrowed(agent, task.wish)
+        agent = self.copies.shown_to(agent, task)
         task = _in_session(agent, task)
         return agent, task, await self._staging.planner.prepare(agent, task, progress)
 

@@ -206,6 +206,7 @@ class Tasks:
                     self._obey_orders,
                     self.book.settle_now_and_then,
                     self._take_up_others,
+                    self._service.sent.tidy_now_and_then,
                 ):
                     await _logged(duty)
 

@@ -14,18 +14,19 @@ import anyio
 import anyio.to_thread
 
 from orchestrator.containers.file_lock import file_lock
-from orchestrator.containers.mounts import MountPolicy
+from orchestrator.containers.mounts import JudgedDirectory, MountPolicy
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import MIB, Bind, Cover
 from orchestrator.domain.task import Task
 from orchestrator.domain.words import counted
 from orchestrator.engine.record import Record
-from orchestrator.errors import ApplyRefused, CallerError, CopyFailed
+from orchestrator.errors import ApplyRefused, CallerError, CopyFailed, MountRefused
 from orchestrator.plan import Plan
 from orchestrator.workspace.applying.apply import Applied, apply
 from orchestrator.workspace.applying.barred import barred
 from orchestrator.workspace.applying.part import part_of
+from orchestrator.workspace.archives.uploads import UPLOADS, Uploads
 from orchestrator.workspace.changes.collected import Changes, load_changes
 from orchestrator.workspace.git.mounts import git_mounts
 from orchestrator.workspace.git.named import named_by_git
@@ -33,7 +34,7 @@ from orchestrator.workspace.guards import changes_in_place, guarded_mounts
 from orchestrator.workspace.kept import TRIED_COPY, Handed, Kept
 from orchestrator.workspace.paths import Root
 from orchestrator.workspace.reading.pack import NAMED_PATHS, in_words, shown
-from orchestrator.workspace.reading.tree import Snapshot
+from orchestrator.workspace.reading.tree import Snapshot, nowhere
 from orchestrator.workspace.snapshots import Snapshots, rebased, updated
 from orchestrator.workspace.special_files import covers
 from orchestrator.workspace.survey import survey
@@ -62,8 +63,9 @@ class Mounted(NamedTuple):
 class Copies:
     """Copies of workspaces, and what is kept of them."""
 
-    def __init__(self, folder: Path, policy: MountPolicy) -> None:
+    def __init__(self, folder: Path, policy: MountPolicy, uploads: Uploads | None = None) -> None:
         self.kept = Kept(folder)
+        self.uploads = uploads or Uploads(folder.parent / UPLOADS, 0)
         self._policy = policy
         self._snapshots = Snapshots(folder.parent / SNAPSHOTS)
 
@@ -71,8 +73,29 @@ class Copies:
         """MountRefused if the workspace is not there, or not for agents; in every mode with the
         same words. Blocks.
         """
-        if task.workspace is not None and agent.workspace.mode != "none":
+        if task.workspace is None or agent.workspace.mode == "none":
+            return
+        if not self.uploads.holds(task.workspace):
             self._policy.directory(task.workspace, read_only=agent.workspace.mode != "rw")
+        elif agent.workspace.mode != "copy" or not self._may_have(task):
+            raise MountRefused(f"{task.workspace} is no workspace of yours; name another")
+
+    def _may_have(self, task: Task) -> bool:
+        """Whether an uploaded tree is there, and of who asks."""
+        workspace = task.workspace
+        owner = upload_owner(task.project, task.caller)
+        return workspace is not None and self.uploads.is_of(owner, workspace) and workspace.is_dir()
+
+    def shown_to(self, agent: AgentSpec, task: Task) -> AgentSpec:
+        """The agent as this task finds it: of a tree that was sent it gets a copy, whatever its
+        author says of directories; none of them is ever mounted.
+        """
+        workspace = agent.workspace
+        sent = task.workspace is not None and self.uploads.holds(task.workspace)
+        if not sent or workspace.mode in ("none", "copy"):
+            return agent
+        copied = workspace.model_copy(update={"mode": "copy"})
+        return agent.model_copy(update={"workspace": copied})
 
     def git_mounts(self, agent: AgentSpec, task: Task) -> tuple[Bind, ...]:
         """What a workspace that is mounted needs besides, for git's sake and for ours. Blocks."""
@@ -122,7 +145,9 @@ class Copies:
         self, workspace: Path, agent: AgentSpec, container: Container, record: Record
     ) -> Snapshot:
         """The workspace into the container; in a session, once, as long as its copy is there."""
-        judged = await anyio.to_thread.run_sync(self._policy.judged, workspace)
+        sent = self.uploads.holds(workspace)
+        judge = judged_upload if sent else self._policy.judged
+        judged = await anyio.to_thread.run_sync(judge, workspace)
         root = judged.path
         keep = agent.session.keep
         known = (
@@ -139,7 +164,7 @@ class Copies:
             identity=judged.identity,
             gitignore=agent.workspace.gitignore,
             limit_bytes=agent.resources.disk_bytes,
-            allowed=self._may_read,
+            allowed=nowhere if sent else self._may_read,
             marked=keep,
         )
         if keep:
@@ -147,7 +172,8 @@ class Copies:
         size = snapshot.total_bytes / MIB
         record.note(
             "workspace",
-            f"a copy of {root}: {counted(snapshot.total_count, 'file')}, {size:.1f} MiB",
+            f"a copy of {'what was sent' if sent else root}: "
+            f"{counted(snapshot.total_count, 'file')}, {size:.1f} MiB",
             files=snapshot.total_count,
             bytes=snapshot.total_bytes,
         )
@@ -267,6 +293,12 @@ class Copies:
         what the agent does next is compared with that.
         """
         changes = self.changes(run_id)
+        if to is None and self.uploads.holds(changes.root):
+            raise ApplyRefused(
+                f"the workspace of run {run_id} was sent here by a client, so there is nothing to "
+                "apply its changes to; apply them there: `orchestrator apply RUN --server URL`, or "
+                "apply_changes through `orchestrator connect`"
+            )
         judged = self._policy.judged(to or changes.root)
         root = judged.path
         do = partial(
@@ -351,6 +383,22 @@ class Copies:
             return self._policy.directory(path) == path
         except CallerError:
             return False
+
+
+def upload_owner(project: str, caller: str) -> str:
+    """Whose uploads are whose: one name for each caller of a project."""
+    return f"{project}\0{caller}"
+
+
+def judged_upload(tree: Path) -> JudgedDirectory:
+    """A tree that was sent, and that is the task's to copy. MountRefused if it is gone. Blocks."""
+    try:
+        with Root(tree) as top:
+            return JudgedDirectory(path=tree, identity=top.identity)
+    except OSError as exc:
+        raise MountRefused(
+            "the workspace that was sent is not there any more; send it again"
+        ) from exc
 
 
 def _short_patch(changes: Changes) -> tuple[str, str]:

@@ -1,0 +1,394 @@
+"""The verbs of `/v1`, typed. What may be asked twice is asked again while the server restarts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from math import inf
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import anyio
+import anyio.to_thread
+import httpx2
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.client.connection import ServerConnection, refusal_of, sse
+from orchestrator.client.documents import (
+    RemoteAgent,
+    RemoteEvent,
+    RemoteRow,
+    RemoteRun,
+    RemoteUpload,
+    WaitingWord,
+    WhoAmI,
+)
+from orchestrator.client.packing import PackedTree
+from orchestrator.errors import OperatorError, RunNotFound, RunRefused, ServerAway
+from orchestrator.workspace.archives.kept_changes import take_changes
+from orchestrator.workspace.changes.collected import Changes
+
+WAIT_SECONDS = 25
+"""That one request waits for a run: less than what lies between may."""
+
+PAGE_RUNS = 200
+PAGE_EVENTS = 1000
+
+SENT_BYTES = 256 * 1024
+"""Of an upload at once."""
+
+UPLOAD_ANSWER_SECONDS = 600.0
+"""For the server to unpack it."""
+
+RESUME_SECONDS = 0.5
+"""Before a stream of events that has ended is asked for again."""
+
+STREAM_SECONDS = 45.0
+"""Without a word on a stream of events: the server says something every 15 s."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@asynccontextmanager
+async def open_client(url: str, token: str = "") -> AsyncIterator[OrchestratorClient]:
+    """A client of the orchestrator at this address."""
+    connection = ServerConnection(url, token)
+    try:
+        yield OrchestratorClient(connection)
+    finally:
+        await connection.aclose()
+
+
+class OrchestratorClient:
+    """One caller's view of an orchestrator elsewhere."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.connection = connection
+
+    @property
+    def url(self) -> str:
+        return self.connection.url
+
+    # Runs
+
+    async def start(
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        context: str = "",
+        workspace: str = "",
+        session: str = "",
+        timeout_seconds: float | None = None,
+        key: str = "",
+    ) -> RemoteRun:
+        """Begin a run. `workspace` is the id of an upload, or a path on the server's machine. The
+        same `key` again is the same run; without one, each call is a run of its own.
+        """
+        body = {
+            "agent": agent,
+            "prompt": prompt,
+            "context": context,
+            "workspace": workspace,
+            "session": session,
+            "timeout_ms": None if timeout_seconds is None else int(timeout_seconds * 1000),
+        }
+        return await self._post("/v1/runs", body, RemoteRun, key=key)
+
+    async def run(self, agent: str, prompt: str, **wishes: Any) -> RemoteRun:
+        """Begin a run and wait until it has ended, or asks something."""
+        begun = await self.start(agent, prompt, **wishes)
+        return await self.wait(begun.run_id)
+
+    async def get(self, run_id: str, *, wait_seconds: int = 0) -> RemoteRun:
+        headers = {"Prefer": f"wait={wait_seconds}"} if wait_seconds else {}
+        return await self._get(f"/v1/runs/{_part(run_id)}", RemoteRun, headers=headers)
+
+    async def wait(self, run_id: str, seconds: float = inf) -> RemoteRun:
+        """A run when it has ended, or asks something, or when the time is over."""
+        deadline = anyio.current_time() + seconds
+        while True:
+            left = max(0.0, min(deadline - anyio.current_time(), WAIT_SECONDS))
+            run = await self.get(run_id, wait_seconds=int(left))
+            if run.has_ended or run.asks or anyio.current_time() + 1 > deadline:
+                return run
+            if left < 1:
+                await anyio.sleep(left)
+
+    async def runs(
+        self,
+        *,
+        status: Sequence[str] = (),
+        agent: str = "",
+        parent: str = "",
+        roots: bool = False,
+        limit: int = 50,
+    ) -> list[RemoteRow]:
+        """The newest first."""
+        wanted: dict[str, Any] = {"status": list(status), "agent": agent, "parent": parent}
+        wanted["roots"] = "true" if roots else ""
+        params = {name: value for name, value in wanted.items() if value}
+        found: list[RemoteRow] = []
+        while len(found) < limit:
+            params["limit"] = min(limit - len(found), PAGE_RUNS)
+            page = await self._json("/v1/runs", params=params)
+            found += [_read(RemoteRow, each) for each in page["items"]]
+            if not page.get("next_cursor"):
+                break
+            params["cursor"] = page["next_cursor"]
+        return found
+
+    async def cancel(self, run_id: str, seconds: float = inf) -> RemoteRun:
+        """End a run; as it is when it has ended, or when the time is over."""
+        path = f"/v1/runs/{_part(run_id)}/cancel"
+        run = await self._post(path, None, RemoteRun)
+        deadline = anyio.current_time() + seconds
+        while not run.has_ended and anyio.current_time() < deadline:
+            run = await self.wait(run_id, deadline - anyio.current_time())
+            if run.asks and not run.has_ended:  # it has not heard yet
+                await anyio.sleep(RESUME_SECONDS)
+        return run
+
+    async def tell(self, run_id: str, text: str, *, now: bool = False) -> str:
+        """Tell an agent something; the run that hears it, which is a new one if this has ended."""
+        path = f"/v1/runs/{_part(run_id)}/input"
+        said = await self._posted(path, {"text": text, "now": now})
+        return str(said["run_id"])
+
+    # Questions and approvals
+
+    async def inbox(self) -> list[WaitingWord]:
+        """What waits for a word, the oldest first."""
+        said = await self._json("/v1/inbox")
+        return [_read(WaitingWord, each) for each in said["items"]]
+
+    async def answer(self, run_id: str, message_id: str, answer: str) -> RemoteRun:
+        path = f"/v1/runs/{_part(run_id)}/questions/{_part(message_id)}"
+        return await self._post(path, {"answer": answer}, RemoteRun)
+
+    async def decide(self, run_id: str, decisions: Mapping[str, Mapping[str, Any]]) -> RemoteRun:
+        """Call id -> `{"action": "approve" or "reject", "input"?, "why"?}`."""
+        path = f"/v1/runs/{_part(run_id)}/approvals"
+        return await self._post(path, {"decisions": decisions}, RemoteRun)
+
+    async def approve(self, run_id: str, *call_ids: str) -> RemoteRun:
+        return await self.decide(run_id, {each: {"action": "approve"} for each in call_ids})
+
+    async def reject(self, run_id: str, *call_ids: str, why: str = "") -> RemoteRun:
+        no = {"action": "reject", "why": why} if why else {"action": "reject"}
+        return await self.decide(run_id, dict.fromkeys(call_ids, no))
+
+    # Events
+
+    async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RemoteEvent]:
+        """What happens in a run, until it has ended; each event once, in order, whatever becomes of
+        the server meanwhile. RunRefused if events have been removed in between.
+        """
+        async for event in self._followed(f"/v1/runs/{_part(run_id)}/events", after):
+            yield event
+
+    async def all_events(self, after: int | None = None) -> AsyncIterator[RemoteEvent]:
+        """The same of all runs, from now on or after an event, for ever."""
+        async for event in self._followed("/v1/events", after):
+            yield event
+
+    async def past_events(self, run_id: str, after: int = 0) -> list[RemoteEvent]:
+        """What has happened in a run so far."""
+        path, found = f"/v1/runs/{_part(run_id)}/events", list[RemoteEvent]()
+        while True:
+            params = {"after": after, "limit": PAGE_EVENTS}
+            page = await self._json(path, params=params)
+            found += [_read(RemoteEvent, each) for each in page["items"]]
+            if len(page["items"]) < PAGE_EVENTS:
+                return found
+            after = found[-1].id
+
+    async def _followed(self, path: str, after: int | None) -> AsyncIterator[RemoteEvent]:
+        cursor = after
+        while True:
+            try:
+                async for frame in self._frames(path, cursor):
+                    if frame.event in ("end", "hello"):
+                        if frame.event == "end":
+                            return
+                        cursor = _newest(frame) if cursor is None else cursor
+                    elif frame.event == "gap_detected":
+                        raise RunRefused(f"events were removed before they were read: {frame.data}")
+                    elif frame.data:
+                        event = _read(RemoteEvent, frame.json())
+                        cursor = event.id
+                        yield event
+            except ServerAway:
+                await self.connection.patiently(self.health)
+            await anyio.sleep(RESUME_SECONDS)
+
+    async def _frames(self, path: str, cursor: int | None) -> AsyncIterator[httpx2.ServerSentEvent]:
+        """Those of one stream; a run that had ended by then has one that says so."""
+        headers = {"Accept": "text/event-stream"}
+        if cursor:
+            headers["Last-Event-ID"] = str(cursor)
+        async with self.connection.stream(
+            "GET", path, headers=headers, seconds=STREAM_SECONDS
+        ) as response:
+            if response.status_code == 204:
+                yield httpx2.ServerSentEvent(event="end")
+            elif response.status_code == 200:
+                async for frame in sse(response):
+                    yield frame
+            else:
+                await response.aread()
+                raise refusal_of(response, self.url)
+
+    # Workspaces and changes
+
+    async def upload(self, packed: PackedTree) -> RemoteUpload:
+        """Send a workspace, unless the server has it already."""
+        try:
+            return await self._get(f"/v1/workspaces/{packed.workspace}", RemoteUpload)
+        except RunNotFound:
+            return await self.connection.patiently(partial(self._send, packed))
+
+    async def _send(self, packed: PackedTree) -> RemoteUpload:
+        async def pieces() -> AsyncIterator[bytes]:
+            async with await anyio.open_file(packed.file, "rb") as file:
+                while piece := await file.read(SENT_BYTES):
+                    yield piece
+
+        response = await self.connection.request(
+            "POST",
+            "/v1/workspaces",
+            headers={"Content-Type": "application/gzip"},
+            content=pieces(),
+            seconds=UPLOAD_ANSWER_SECONDS,
+        )
+        upload = _read(RemoteUpload, response.json())
+        if upload.workspace != packed.workspace:
+            raise OperatorError(
+                f"the orchestrator at {self.url} received another workspace than was sent; try "
+                "again"
+            )
+        return upload
+
+    async def remove_upload(self, workspace: str) -> None:
+        await self.connection.request("DELETE", f"/v1/workspaces/{_part(workspace)}")
+
+    async def patch(self, run_id: str) -> bytes:
+        """What a run changed, as `git apply` takes it."""
+        path = f"/v1/runs/{_part(run_id)}/patch"
+        ask = partial(self.connection.request, "GET", path)
+        return (await self.connection.patiently(ask)).content
+
+    @asynccontextmanager
+    async def changes(self, run_id: str) -> AsyncIterator[Changes]:
+        """What a run changed, on this disk for as long as the block lasts."""
+        with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+            archive = Path(folder) / "changes.tar"
+            fetch = partial(self._fetch, f"/v1/runs/{_part(run_id)}/changes", archive)
+            await self.connection.patiently(fetch)
+            kept = Path(folder) / run_id
+            take = partial(_taken, archive, kept)
+            yield await anyio.to_thread.run_sync(take)
+
+    async def _fetch(self, path: str, archive: Path) -> None:
+        async with self.connection.stream("GET", path) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise refusal_of(response, self.url)
+            async with await anyio.open_file(archive, "wb") as file:
+                async for piece in response.aiter_bytes():
+                    await file.write(piece)
+
+    # The server
+
+    async def health(self) -> dict[str, Any]:
+        return dict(_json_of(await self.connection.request("GET", "/v1/health")))
+
+    async def me(self) -> WhoAmI:
+        return await self._get("/v1/me", WhoAmI)
+
+    async def agents(self) -> list[RemoteAgent]:
+        said = await self._json("/v1/agents")
+        return [_read(RemoteAgent, each) for each in said["items"]]
+
+    async def agent(self, name: str) -> RemoteAgent:
+        return await self._get(f"/v1/agents/{_part(name)}", RemoteAgent)
+
+    async def plan(self, name: str) -> dict[str, Any]:
+        return dict(await self._json(f"/v1/agents/{_part(name)}/plan"))
+
+    async def cost(self, **params: Any) -> dict[str, Any]:
+        return dict(await self._json("/v1/cost", params=params))
+
+    async def audit(self, **params: Any) -> dict[str, Any]:
+        return dict(await self._json("/v1/audit", params=params))
+
+    # Requests
+
+    async def _json(
+        self,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        ask = partial(self.connection.request, "GET", path, params=params, headers=headers)
+        return _json_of(await self.connection.patiently(ask))
+
+    async def _get(
+        self, path: str, model: type[M], *, headers: Mapping[str, str] | None = None
+    ) -> M:
+        return _read(model, await self._json(path, headers=headers))
+
+    async def _posted(self, path: str, body: Any, key: str = "") -> Any:
+        """Under a key, so that it is done once however often it is asked for."""
+        headers = {"Idempotency-Key": key or token_hex(16)}
+        ask = partial(self.connection.request, "POST", path, headers=headers, json=body)
+        return _json_of(await self.connection.patiently(ask))
+
+    async def _post(self, path: str, body: Any, model: type[M], key: str = "") -> M:
+        return _read(model, await self._posted(path, body, key))
+
+
+def _taken(archive: Path, folder: Path) -> Changes:
+    def pieces() -> Iterable[bytes]:
+        with archive.open("rb") as file:
+            while piece := file.read(SENT_BYTES):
+                yield piece
+
+    return take_changes(pieces(), folder)
+
+
+def _json_of(response: httpx2.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as exc:
+        raise OperatorError(
+            f"{response.url.host} answers, but not as an orchestrator does; is the address right?"
+        ) from exc
+
+
+def _read(model: type[M], said: object) -> M:
+    try:
+        return model.model_validate(said)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise OperatorError(
+            f"the server's answer is not understood ({where}: {first['msg']}); is it of another "
+            "version?"
+        ) from exc
+
+
+def _newest(frame: httpx2.ServerSentEvent) -> int | None:
+    said = frame.json()
+    newest = said.get("newest_event_id") if isinstance(said, dict) else None
+    return newest if isinstance(newest, int) else None
+
+
+def _part(text: str) -> str:
+    """A text as one part of a path: nothing in it leads to another route."""
+    return quote(text, safe="") if text not in (".", "..") else quote(text).replace(".", "%2E")

@@ -1,0 +1,1 @@
+"""Trees of files as tar archives: to be sent, and from strangers."""
