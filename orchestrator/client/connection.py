@@ -151,12 +151,12 @@ def checked_url(url: str, *, has_token: bool) -> str:
         )
     if parts.username or parts.password:
         raise OperatorError(
-            "an address must not hold a name or a password: everyone sees it in the list of "
-            "processes; set ORCHESTRATOR_TOKEN, or ORCHESTRATOR_TOKEN_FILE"
+            "an address must not hold a name or a password, since other users see it in the list "
+            "of processes; set ORCHESTRATOR_TOKEN, or ORCHESTRATOR_TOKEN_FILE"
         )
     if has_token and parts.scheme == "http" and not is_this_machine(url):
         raise OperatorError(
-            f"{url} is not encrypted, so anyone on the way could read the token; use https, or "
+            f"{url} is not encrypted, so machines on the way could read the token; use https, or "
             f"forward a port: ssh -L 8900:127.0.0.1:{parts.port or 80} {parts.hostname}"
         )
     return url.rstrip("/").removesuffix("/mcp")

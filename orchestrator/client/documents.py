@@ -8,13 +8,13 @@ from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import ChangedFile, RunStatus, TriedRunner, Usage
 
 
-class Answered(BaseModel):
+class RemoteDocument(BaseModel):
     """Of a server that may be newer than we are."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class RemoteQuestion(Answered):
+class RemoteQuestion(RemoteDocument):
     message_id: str
     run_id: str
     question: str = ""
@@ -26,7 +26,7 @@ class RemoteQuestion(Answered):
         return Question(**{**dict(self), "deadline": self.deadline or 0.0})
 
 
-class RemoteCall(Answered):
+class RemoteCall(RemoteDocument):
     """A tool call that waits."""
 
     call_id: str
@@ -41,7 +41,7 @@ class RemoteCall(Answered):
         return Approval.model_validate({**dict(self), "deadline": self.deadline or 0.0})
 
 
-class RemoteRun(Answered):
+class RemoteRun(RemoteDocument):
     """The envelope of a run."""
 
     run_id: str
@@ -99,7 +99,7 @@ class RemoteRun(Answered):
         return bool(self.questions or self.pending_tool_calls)
 
 
-class RemoteFile(Answered):
+class RemoteFile(RemoteDocument):
     """Something that a run changed."""
 
     path: str
@@ -111,7 +111,7 @@ class RemoteFile(Answered):
         return ChangedFile.model_validate(dict(self))
 
 
-class RemoteRow(Answered):
+class RemoteRow(RemoteDocument):
     """A run in a list."""
 
     run_id: str
@@ -138,7 +138,7 @@ class RemoteRow(Answered):
     step: str = ""
 
 
-class RemoteEvent(Answered):
+class RemoteEvent(RemoteDocument):
     """Something that happened in a run."""
 
     id: int = 0
@@ -150,7 +150,7 @@ class RemoteEvent(Answered):
     data: dict[str, object] = {}
 
 
-class WaitingWord(Answered):
+class WaitingWord(RemoteDocument):
     """A question, or a tool call, that waits for somebody."""
 
     kind: str
@@ -168,7 +168,7 @@ class WaitingWord(Answered):
     approval_by: str = "parent"
 
 
-class RemoteAgent(Answered):
+class RemoteAgent(RemoteDocument):
     """An agent that can be run there."""
 
     name: str
@@ -184,7 +184,7 @@ class RemoteAgent(Answered):
     servers: tuple[str, ...] = ()
 
 
-class WhoAmI(Answered):
+class WhoAmI(RemoteDocument):
     """As whom the server knows us."""
 
     caller: str
@@ -194,7 +194,7 @@ class WhoAmI(Answered):
     version: str = ""
 
 
-class RemoteUpload(Answered):
+class RemoteUpload(RemoteDocument):
     """A workspace that was sent."""
 
     workspace: str
