@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from typing import Any, Literal
 import anyio
 import docker
 import docker.errors
+from docker.types import CancellableStream
 
 from orchestrator.app import open_runtime
 from orchestrator.containers.docker.engine import connect
@@ -75,10 +76,26 @@ class Engine:
         self._api = api
         self.image = image
 
-    def containers(self, trial: str) -> dict[str, dict[str, Any]]:
-        """Every container of a trial, in whatever state, by id."""
-        rows = self._api.containers(all=True, filters={"label": f"{TRIAL}={trial}"})
+    def containers(self, label: str) -> dict[str, dict[str, Any]]:
+        """Every container with a label, in whatever state, by id."""
+        rows = self._api.containers(all=True, filters={"label": label})
         return {str(row["Id"]): row for row in rows}
+
+    @contextmanager
+    def removals(self, label: str) -> Iterator[dict[str, float]]:
+        """When containers with a label were removed, by the engine's own word; by id, and filled
+        while the block lasts.
+        """
+        filters = {"type": "container", "event": "destroy", "label": label}
+        events = self._api.events(decode=True, filters=filters)
+        told: dict[str, float] = {}
+        listening = threading.Thread(target=_note_removals, args=(events, told))
+        listening.start()
+        try:
+            yield told
+        finally:
+            events.close()
+            listening.join()
 
     def first_processes(self, containers: Iterable[str]) -> set[int]:
         """The PID 1 of each container, as this machine numbers it (a local engine's only)."""
@@ -101,19 +118,37 @@ def open_engine() -> Iterator[Engine]:
 
 def try_holder(engine: Engine, how: How, count: int, *, lease_seconds: float = 60.0) -> Trial:
     """Have a process hold containers in the middle of runs, take it away, watch them go."""
-    name = secrets.token_hex(6)
+    label = _new_label()
     try:
-        with _holder(engine.image, name, count, lease_seconds) as holder:
-            running = engine.containers(name)
-            states = sorted(row["State"] for row in running.values())
-            assert states == ["running"] * count, f"{states} before anything was done to them"
-            processes = engine.first_processes(running)
-            began = time.monotonic()
-            _take_away(holder, how)
-            return _watch(engine, how, name, running, processes, began)
+        with _holder(engine.image, label, count, lease_seconds) as holder:
+            return watch_it_go(engine, holder, how, label, KIND, count)
     finally:
-        for container in engine.containers(name):
+        for container in engine.containers(label):
             engine.remove(container)
+
+
+def watch_it_go(
+    engine: Engine, holder: subprocess.Popen[str], how: How, label: str, kind: str, count: int
+) -> Trial:
+    """Take a holder of so many running containers away; they have the label, and `kind` is the one
+    that says what runs in them.
+    """
+    running = engine.containers(label)
+    states = sorted(row["State"] for row in running.values())
+    assert states == ["running"] * count, f"{states} before anything was done to them"
+    kinds = {one: row["Labels"].get(kind, "an agent") for one, row in running.items()}
+    processes = engine.first_processes(running)
+    with engine.removals(label) as removed:
+        began = time.time()  # as the engine's events have it
+        _take_away(holder, how)
+        left, dead_seconds = _watched(engine, label, processes, removed, running.keys())
+    gone = tuple(Gone(kind=kinds[one], seconds=at - began) for one, at in removed.items())
+    return Trial(
+        how=how,
+        gone=gone,
+        left=_described(left, kind),
+        dead_seconds=None if dead_seconds is None else dead_seconds - began,
+    )
 
 
 def try_reaper(engine: Engine, count: int) -> tuple[str, ...]:
@@ -122,28 +157,28 @@ def try_reaper(engine: Engine, count: int) -> tuple[str, ...]:
     A container that was created and never started has no PID 1 to notice that its holder is gone,
     and the engine removes only what has run.
     """
-    name = secrets.token_hex(6)
+    label = _new_label()
     try:
         with tempfile.TemporaryDirectory(prefix="orchestrator-soak-") as state:
-            with _process(engine.image, name, count, 60.0, state) as holder:
+            with _process(engine.image, label, count, 60.0, state) as holder:
                 until = time.monotonic() + READY_SECONDS
-                while not engine.containers(name) and time.monotonic() < until:
+                while not engine.containers(label) and time.monotonic() < until:
                     time.sleep(POLL_SECONDS)
                 holder.kill()
-            return anyio.run(_reap_until_gone, engine, name, Path(state))
+            return anyio.run(_reap_until_gone, engine, label, Path(state))
     finally:
-        for container in engine.containers(name):
+        for container in engine.containers(label):
             engine.remove(container)
 
 
-async def _reap_until_gone(engine: Engine, name: str, state_dir: Path) -> tuple[str, ...]:
+async def _reap_until_gone(engine: Engine, label: str, state_dir: Path) -> tuple[str, ...]:
     settings = read_settings().model_copy(update={"state_dir": state_dir})
     async with open_runtime(settings) as runtime:
         until = time.monotonic() + WATCH_SECONDS
-        while (left := engine.containers(name)) and time.monotonic() < until:
+        while (left := engine.containers(label)) and time.monotonic() < until:
             await runtime.reap()  # again, since the engine may still be creating one
             await anyio.sleep(POLL_SECONDS)
-    return _described(left)
+    return _described(left, KIND)
 
 
 def summary(trials: Sequence[Trial]) -> str:
@@ -166,12 +201,12 @@ def summary(trials: Sequence[Trial]) -> str:
 
 @contextmanager
 def _holder(
-    image: str, trial: str, count: int, lease_seconds: float
+    image: str, label: str, count: int, lease_seconds: float
 ) -> Iterator[subprocess.Popen[str]]:
     """A holder that has all its containers."""
     with (
         tempfile.TemporaryDirectory(prefix="orchestrator-soak-") as state,
-        _process(image, trial, count, lease_seconds, state) as process,
+        _process(image, label, count, lease_seconds, state) as process,
     ):
         _expect(process, "ready")
         yield process
@@ -179,10 +214,10 @@ def _holder(
 
 @contextmanager
 def _process(
-    image: str, trial: str, count: int, lease_seconds: float, state_dir: str
+    image: str, label: str, count: int, lease_seconds: float, state_dir: str
 ) -> Iterator[subprocess.Popen[str]]:
     argv = [sys.executable, "-m", "tests.soak.holder", "--image", image]
-    argv += ["--label", f"{TRIAL}={trial}", "--count", str(count), "--lease", str(lease_seconds)]
+    argv += ["--label", label, "--count", str(count), "--lease", str(lease_seconds)]
     argv += ["--state-dir", state_dir]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as process:
@@ -215,32 +250,35 @@ def _expect(holder: subprocess.Popen[str], word: str) -> None:
     assert said == word, f"the holder said {said!r}, not {word!r}"
 
 
-def _watch(
+def _watched(
     engine: Engine,
-    how: How,
-    name: str,
-    running: dict[str, dict[str, Any]],
+    label: str,
     processes: set[int],
-    began: float,
-) -> Trial:
-    gone: list[Gone] = []
-    left = running
-    dead_seconds = None
-    while left and time.monotonic() < began + WATCH_SECONDS:
+    removed: Collection[str],
+    running: Collection[str],
+) -> tuple[dict[str, dict[str, Any]], float | None]:
+    """Until all are gone, or the trial is over: what is left, and when the last PID 1 had gone."""
+    dead = None
+    until = time.monotonic() + WATCH_SECONDS
+    while len(removed) < len(running) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
-        if dead_seconds is None and not any(Path(f"/proc/{pid}").exists() for pid in processes):
-            dead_seconds = time.monotonic() - began
-        listed = engine.containers(name)
-        seconds = time.monotonic() - began
-        gone += [
-            Gone(kind=left[container]["Labels"][KIND], seconds=seconds)
-            for container in left.keys() - listed.keys()
-        ]
-        left = listed
-    return Trial(how=how, gone=tuple(gone), left=_described(left), dead_seconds=dead_seconds)
+        if dead is None and not any(Path(f"/proc/{pid}").exists() for pid in processes):
+            dead = time.time()
+    return engine.containers(label), dead
 
 
-def _described(left: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+def _note_removals(events: CancellableStream, told: dict[str, float]) -> None:
+    with suppress(docker.errors.DockerException, OSError):  # closed in the middle of a word
+        for event in events:
+            told[event["Actor"]["ID"]] = event["timeNano"] / 1e9
+
+
+def _described(left: dict[str, dict[str, Any]], kind: str) -> tuple[str, ...]:
     return tuple(
-        f"{row['Labels'][KIND]}: {row['Id'][:12]} {row['Status']}" for row in left.values()
+        f"{row['Labels'].get(kind, 'an agent')}: {row['Id'][:12]} {row['Status']}"
+        for row in left.values()
     )
+
+
+def _new_label() -> str:
+    return f"{TRIAL}={secrets.token_hex(6)}"
