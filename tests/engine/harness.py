@@ -72,7 +72,7 @@ class _Heard:
 class Harness:
     """Writes agents and scripts, and runs tasks on them."""
 
-    def __init__(self, runtime: Runtime, image: Image, folder: Path) -> None:
+    def __init__(self, runtime: Runtime, image: Image, folder: Path, *, max_runs: int = 8) -> None:
         self._runtime = runtime
         self._image = image
         self._folder = folder
@@ -82,6 +82,8 @@ class Harness:
                 "ORCHESTRATOR_AGENTS_DIR": str(self.agents_dir),
                 "ORCHESTRATOR_STATE_DIR": str(folder),
                 "ORCHESTRATOR_TRUSTED": str(folder),
+                "ORCHESTRATOR_MAX_RUNS": str(max_runs),
+                "ORCHESTRATOR_MAX_RUNS_PER_AGENT": str(max_runs),
             }
         )
         self.store = Store(folder / "runs.sqlite", "a test")
