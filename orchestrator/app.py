@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.gateway.tools.pool import CallFailed, Sharers, WantedServer
 from orchestrator.plain_yaml import shortened
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
+from orchestrator.redaction import Redactor, clean_json
 from orchestrator.runners.choice import RunnerWay, choose
 from orchestrator.runners.known import RUNNERS
 from orchestrator.settings import (
@@ -311,12 +313,15 @@ async def call_server(
             )
         try:
             with anyio.fail_after(server.call_seconds):
-                return dict(await upstream.call(tool, arguments))
+                answer = await upstream.call(tool, arguments)
         except CallFailed as exc:
-            raise ServerFailed(f"{server.name}/{tool} failed: {exc}") from exc
+            why = Redactor(upstream.secrets()).text(str(exc))
+            raise ServerFailed(f"{server.name}/{tool} failed: {json.dumps(why)}") from None
         except TimeoutError:
             seconds = f"{server.call_seconds:g} s"
             raise ServerFailed(f"{server.name}/{tool} did not answer within {seconds}") from None
+        clean = clean_json(answer, Redactor(upstream.secrets()).text)
+    return clean if isinstance(clean, dict) else {}
 
 
 def _image_id(settings: Settings, image: str | None) -> str:

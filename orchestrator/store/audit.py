@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import get_args
@@ -21,6 +22,10 @@ MAX_WHY = 500
 MAX_REFUSALS = 500
 """Of one caller that are written down in REFUSALS_SECONDS, each once: different servers, tools,
 agent ids, places."""
+
+MAX_CALLS_EACH = 1000
+"""Calls from outside of one caller that have a row each in REFUSALS_SECONDS; of more, those of the
+same tool by the same agent are one row."""
 
 REFUSALS_SECONDS = 3600.0
 """After so long the same refusal is written down again."""
@@ -97,6 +102,23 @@ WriteDecision = Callable[[AuditEntry], Awaitable[int]]
 """Writes one down; its number."""
 
 
+class FirstOnes:
+    """Which of a caller's acts have a row each: so many in a while."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._since = time.monotonic()
+        self._taken: Counter[str] = Counter()
+
+    def take(self, who: str) -> bool:
+        """Whether one more has."""
+        if time.monotonic() - self._since > self._seconds:
+            self._taken, self._since = Counter(), time.monotonic()
+        self._taken[who] += 1
+        return self._taken[who] <= self._most
+
+
 class OnceEach:
     """Decisions in the audit that can be asked for again and again: each is one row, and so many
     different ones of a kind are written at all. How often something was refused is added to its
@@ -104,8 +126,13 @@ class OnceEach:
     decision out of the audit.
     """
 
-    def __init__(self, audit: Audit, most: int, seconds: float = math.inf) -> None:
-        """After so many `seconds` the same is written down again."""
+    def __init__(
+        self, audit: Audit, most: int, seconds: float = math.inf, *, counts_allowed: bool = False
+    ) -> None:
+        """After so many `seconds` the same is written down again. How often something was let is
+        told as well, if asked for.
+        """
+        self._counts_allowed = counts_allowed
         self._audit = audit
         self._most = most
         self._seconds = seconds
@@ -133,8 +160,9 @@ class OnceEach:
                 rows[key] = _Row(number, entry.why[:MAX_WHY])
                 return
             row.times += 1
-            if not entry.allowed and row.times.bit_count() == 1:
-                counted = f" ({row.times} times by now)"
+            counts = self._counts_allowed or not entry.allowed
+            if counts and row.times.bit_count() == 1:
+                counted = f" (at least {row.times} times)"
                 await self._audit.amend(row.number, row.why[: MAX_WHY - len(counted)] + counted)
 
 

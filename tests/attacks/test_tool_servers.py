@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -212,7 +212,8 @@ async def test_a_result_is_cut_and_an_endless_one_ends_the_server(
     access = await broker(rig, near_server(result_kb=1))
     text = await said(access, "long", {"size": 3_000_000})
     assert len(text) < 3000
-    assert {name: len(data) for name, data in rig.spilled.items()} == {"/tmp/it-1.txt": 3_000_000}
+    ((name, data),) = rig.spilled.items()
+    assert (name, len(data.split(b"\n")[1])) == ("/tmp/it-1.txt", 3_000_000)
     monkeypatch.setattr(lines, "LINE_BYTES", 1_000_000)
     assert "it sent a message of more than" in await said(access, "long", {"size": 4_000_000})
     assert '"text"' in await said(access, "echo", {"text": "x"})  # and is started again
@@ -313,24 +314,36 @@ async def test_a_call_that_hangs_holds_up_no_other(rig: Rig) -> None:
 
 @attack(
     GROUP,
-    "die in the middle of every call",
+    "die in the middle of every call, by itself or killed (kill -9)",
     "the calls fail with a sentence; it is started again five times, and then no more",
 )
-async def test_a_server_that_dies_is_not_started_for_ever(rig: Rig) -> None:
+@pytest.mark.parametrize("tool", ["die", "kill"])
+async def test_a_server_that_dies_is_not_started_for_ever(rig: Rig, tool: str) -> None:
     access = await broker(rig, near_server())
-    said_last = [await said(access, "die") for _ in range(MAX_STARTS + 2)]
+    said_last = [await said(access, tool) for _ in range(MAX_STARTS + 2)]
     assert all("it has exited" in text for text in said_last[:MAX_STARTS])
     assert all("is not started again" in text for text in said_last[MAX_STARTS:])
     assert rig.started == ["it"] * MAX_STARTS
 
 
+NOTICES: dict[str, Callable[[int], dict[str, Any]]] = {
+    "notifications": lambda number: {
+        "method": "notifications/progress",
+        "params": {"progressToken": number, "progress": number},
+    },
+    "answers": lambda number: {"id": f"forged-{number}", "result": {}},
+    "errors": lambda number: {"id": number, "error": {"code": 1, "message": "forged"}},
+}
+
+
 @attack(
     GROUP,
-    "flood with notifications, progress of others' calls among them",
+    "flood with notifications, or with answers to calls that were not made",
     "it is read more slowly than it writes; its calls are still answered",
 )
+@pytest.mark.parametrize("kind", NOTICES)
 async def test_a_flood_of_notices_slows_down_the_server_that_sends_it(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     paused: list[float] = []
 
@@ -339,9 +352,8 @@ async def test_a_flood_of_notices_slows_down_the_server_that_sends_it(
 
     monkeypatch.setattr(lines, "pause", pause)
     access = await broker(rig, near_server())
-    notice = {"jsonrpc": "2.0", "method": "notifications/progress"}
-    params = [{"progressToken": number, "progress": number} for number in range(450)]
-    flood = [json.dumps({**notice, "params": each}) for each in params]
+    notice = {"jsonrpc": "2.0"}
+    flood = [json.dumps(notice | NOTICES[kind](1000 + number)) for number in range(450)]
     assert "ok" in await said(access, "raw", {"lines": [*flood, OK]})
     assert paused
     assert all(0 <= seconds <= 1 for seconds in paused)

@@ -17,7 +17,7 @@ from orchestrator.engine.outside import upstreams
 from orchestrator.engine.outside.outside_service import OutsideConnection, UpstreamCall
 from orchestrator.engine.outside.upstreams import MAX_PROGRESS, BrokeredUpstreams
 from orchestrator.errors import GatewayRefused, ServerFailed
-from orchestrator.gateway.tools.pool import CallFailed, Drift, Loss, ServerPool
+from orchestrator.gateway.tools.pool import CallFailed, Drift, Loss, ServerPool, Sharers
 from orchestrator.outside_access import OutsideCaller
 from tests.outside.outside_stage import OutsideStage, tool
 
@@ -139,6 +139,9 @@ async def test_sessions_cannot_start_more_servers_than_there_is_room_for(
     assert (await stand.call("plain", "a")).startswith("2 ")
     await stand.upstreams.end("b")
     assert (await stand.call("plain", "c")).startswith("1 ")
+    await stand.pool.end(Sharers("run", "outside a dev"))  # as one that ended by itself
+    assert (await stand.call("plain", "b")).startswith("1 ")
+    assert await stand.call("plain", "a") == "SERVER_UNAVAILABLE"  # though it had one before
 
 
 async def test_progress_is_told_in_one_short_line_without_secrets(stand: Stand) -> None:

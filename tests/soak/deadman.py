@@ -22,7 +22,6 @@ from typing import Any, Literal
 import anyio
 import docker
 import docker.errors
-from docker.types import CancellableStream
 
 from orchestrator.app import open_runtime
 from orchestrator.containers.docker.engine import connect
@@ -267,7 +266,7 @@ def _watched(
     return engine.containers(label), dead
 
 
-def _note_removals(events: CancellableStream, told: dict[str, float]) -> None:
+def _note_removals(events: Any, told: dict[str, float]) -> None:
     with suppress(docker.errors.DockerException, OSError):  # closed in the middle of a word
         for event in events:
             told[event["Actor"]["ID"]] = event["timeNano"] / 1e9

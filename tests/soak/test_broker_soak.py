@@ -48,6 +48,8 @@ STEPS: Steps = [
     LAST,
 ]
 
+PATIENT = {"start_seconds": 600, "call_seconds": 600, "idle_seconds": SOAK_SECONDS}
+
 MEETING = 4
 """The request to its model with which each run has all its servers, and waits for the others."""
 
@@ -70,7 +72,7 @@ async def test_100_runs_are_alive_at_once_with_servers_of_their_own_and_one_that
 ) -> None:
     servers = servers_image(image)
     for name, share in SHARES.items():
-        write_real_server(harness, name, servers, share=share, start_seconds=600, call_seconds=600)
+        write_real_server(harness, name, servers, share=share, **PATIENT)
         await pin(harness, name)
     make: Steps = [mcp("create_table", "sqlite", query="CREATE TABLE t (n INTEGER)"), LAST]
     count: Steps = [mcp("read_query", "sqlite", query="SELECT COUNT(*) AS c FROM t"), LAST]

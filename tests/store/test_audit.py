@@ -103,7 +103,7 @@ async def test_what_is_refused_again_and_again_is_one_row_that_says_how_often(st
     for _ in range(100):
         await record.decided("tool", "it/drop", allowed=False, why="DENIED_BY_POLICY: deny: drop")
     (row,) = await store.audit.find(AuditQuery(run_id="r1"))
-    assert row.why == "DENIED_BY_POLICY: deny: drop (64 times by now)"
+    assert row.why == "DENIED_BY_POLICY: deny: drop (at least 64 times)"
     few = OnceEach(store.audit, 3)
     for number in range(40):
         entry = AuditEntry(
@@ -112,12 +112,12 @@ async def test_what_is_refused_again_and_again_is_one_row_that_says_how_often(st
         await few.note(entry)
     rows = await store.audit.find(AuditQuery(who="ci"), limit=99)
     assert [row.subject for row in rows] == ["s0", "s1", "s2", "(more)"]
-    assert rows[-1].why == "after 3 of them, no more are written down (32 times by now)"
+    assert rows[-1].why == "after 3 of them, no more are written down (at least 32 times)"
     await few.note(AuditEntry(who="other", act="gateway", subject="s0", allowed=False))
     await few.note(AuditEntry(who="ci", act="gateway", subject="s0", allowed=False, why="w"))
     rows = await store.audit.find(AuditQuery(act="gateway"), limit=99)
     assert [(row.who, row.subject) for row in rows][-2:] == [("ci", "(more)"), ("other", "s0")]
-    assert rows[0].why.endswith("w (2 times by now)")  # though what is told of it is cut
+    assert rows[0].why.endswith("w (at least 2 times)")  # though what is told of it is cut
     soon = OnceEach(store.audit, 3, seconds=-1)
     for _ in range(2):
         await soon.note(AuditEntry(who="later", act="gateway", subject="s", allowed=False))

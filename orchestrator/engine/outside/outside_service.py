@@ -39,7 +39,13 @@ from orchestrator.gateway.tools.pool import OnProgress
 from orchestrator.gateway.tools.verdicts import verdict_on
 from orchestrator.outside_access import OutsideCaller, decide, identify
 from orchestrator.plain_yaml import shortened
-from orchestrator.store.audit import MAX_REFUSALS, REFUSALS_SECONDS, OnceEach
+from orchestrator.store.audit import (
+    MAX_CALLS_EACH,
+    MAX_REFUSALS,
+    REFUSALS_SECONDS,
+    FirstOnes,
+    OnceEach,
+)
 from orchestrator.store.runs import Store
 
 MAX_PATTERN_CHARS = 200
@@ -137,6 +143,8 @@ class OutsideService:
         self._project = project
         self._check_trust = check_trust
         self._refusals = OnceEach(store.audit, MAX_REFUSALS, REFUSALS_SECONDS)
+        self._rows = FirstOnes(MAX_CALLS_EACH, REFUSALS_SECONDS)
+        self._counted = OnceEach(store.audit, MAX_REFUSALS, REFUSALS_SECONDS, counts_allowed=True)
         self._default_agent = default_agent
 
     async def servers(
@@ -264,8 +272,7 @@ class OutsideService:
             write = partial(self._store.outside_calls.begin, call=refused)
             await self._refusals.note(entry, write=write)
             raise
-        entry = self._entry(connection, asked, True, ruling.why)
-        number = await self._store.outside_calls.begin(entry, asked)
+        number = await self._begun(self._entry(connection, asked, True, ruling.why), asked)
         code = "CANCELLED"
         try:
             result = await work(asked.agent_id, rules)
@@ -275,8 +282,20 @@ class OutsideService:
             raise
         finally:
             with anyio.move_on_after(NOTE_SECONDS, shield=True):
-                await self._store.outside_calls.ended(number, _ms_since(began), code)
+                if number is not None:
+                    await self._store.outside_calls.ended(number, _ms_since(began), code)
         return result
+
+    async def _begun(self, entry: AuditEntry, asked: OutsideCall) -> int | None:
+        """Write a call down before it is made; its row, or None if it has none of its own: a caller
+        that calls without end pushes no older decision out of the audit.
+        """
+        if self._rows.take(entry.who):
+            return await self._store.outside_calls.begin(entry, asked)
+        rest = f"counted here after {MAX_CALLS_EACH} calls in an hour; {entry.why}"
+        write = partial(self._store.outside_calls.begin, call=asked)
+        await self._counted.note(entry.model_copy(update={"why": rest}), write=write)
+        return None
 
     def _entry(
         self, connection: OutsideConnection, asked: OutsideCall, allowed: bool, why: str

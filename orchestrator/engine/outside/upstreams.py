@@ -50,7 +50,7 @@ class BrokeredUpstreams:
     def __init__(self, pool: ServerPool, project: str) -> None:
         self._pool = pool
         self._project = project
-        self._used: defaultdict[str, set[tuple[Sharers, str]]] = defaultdict(set)
+        self._used: defaultdict[str, set[Sharers]] = defaultdict(set)
         """By session: what was started for it."""
         self._redactors: WeakKeyDictionary[LiveServer, tuple[tuple[str, ...], Redactor]] = (
             WeakKeyDictionary()
@@ -70,14 +70,17 @@ class BrokeredUpstreams:
         )
 
     async def end(self, session: str) -> None:
-        for scope in {scope for scope, _ in self._used.pop(session, ())}:
+        for scope in self._used.pop(session, ()):
             await self._pool.end(scope)
 
     async def _called(self, call: UpstreamCall) -> JsonMap:
         server = call.known.server
         scope = self._scope(server, call.connection, call.agent)
-        self._make_room(call.connection.session, scope, server.name)
-        async with self._pool.lease(WantedServer(server, call.known.lock, scope)) as live:
+        wanted = WantedServer(server, call.known.lock, scope)
+        self._make_room(wanted)
+        if scope.kind != "project":
+            self._used[call.connection.session].add(scope)
+        async with self._pool.lease(wanted) as live:
             if call.tool in live.drift.changed:
                 raise ToolChanged(
                     f"{call.subject} is not the tool that was pinned, and is not called; the "
@@ -129,15 +132,12 @@ class BrokeredUpstreams:
             known = self._redactors[live] = secrets, Redactor(secrets)
         return known[1]
 
-    def _make_room(self, session: str, scope: Sharers, server: str) -> None:
-        known = (scope, server) in self._used[session]
-        if not known and self._pool.running >= MAX_OUTSIDE_INSTANCES:
+    def _make_room(self, wanted: WantedServer) -> None:
+        if not self._pool.has(wanted) and self._pool.running >= MAX_OUTSIDE_INSTANCES:
             raise ServerUnavailable(
                 f"{MAX_OUTSIDE_INSTANCES} servers run for other sessions and agents already, and "
-                f"{server} is not started; end a session, or try later"
+                f"{wanted.server.name} is not started; end a session, or try later"
             )
-        if scope.kind != "project":
-            self._used[session].add((scope, server))
 
 
 async def _patiently(call: UpstreamCall, live: LiveServer, on_progress: OnProgress) -> JsonMap:

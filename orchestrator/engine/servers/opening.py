@@ -26,6 +26,7 @@ from orchestrator.domain.container import EGRESS_PORT, ROUTES_PORT
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.errors import ServerFailed, SpawnFailed, WireLost
 from orchestrator.gateway.egress.dial import Dialer
+from orchestrator.gateway.http.byte_stream import ByteStream
 from orchestrator.gateway.reach import ways_out
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.gateway.tools.pool import Loss, OnChanged, WantedServer
@@ -36,10 +37,12 @@ from orchestrator.store.audit import Audit, OnceEach
 
 if TYPE_CHECKING:
     from orchestrator.gateway.tools.live_server import LiveServer
-    from orchestrator.wire.streams import Stream
 
 STDERR_BYTES = 4096
 """How much of the end of a server's stderr is kept."""
+
+STDERR_BYTES_PER_SECOND = 1024 * 1024
+"""A server that says more waits: to read it all would keep this process from its other work."""
 
 LAST_LINE_CHARS = 300
 """And how much of it is told when the server ends by itself."""
@@ -159,8 +162,9 @@ class ServerOpener:
             raise ServerFailed(_cannot_run(server, exc)) from exc
         tasks = await held.enter_async_context(anyio.create_task_group())
         held.callback(tasks.cancel_scope.cancel)
-        redactor = Redactor(plain.values())
-        tasks.start_soon(_hear_stderr, process.stderr, loss, redactor)
+        stderr = Stderr(Redactor(plain.values()))
+        loss.last_words = stderr.last_line
+        tasks.start_soon(stderr.read, process.stderr)
         return line_transport(process.stdout, loss.tell)
 
     async def _offer(
@@ -253,17 +257,25 @@ class ServerDecisions:
         await self._decisions.note(entry)
 
 
-async def _hear_stderr(stream: Stream, loss: Loss, redactor: Redactor) -> None:
-    """Read what a server complains of, so that it does not wait for a reader; the last line is told
-    when the server ends by itself.
+class Stderr:
+    """What a server complains of: read, so that it does not wait for a reader, but no faster than
+    anybody complains; the last line is told when the server ends by itself.
     """
-    tail = b""
-    try:
-        while data := await stream.read():
-            tail = (tail + data)[-STDERR_BYTES:]
-            lines = tail.decode(errors="replace").split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-            shown = "".join(char if char.isprintable() else " " for char in redactor.text(last))
-            loss.last_words = shown[:LAST_LINE_CHARS]
-    except (OSError, WireLost):
-        return
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._tail = b""
+
+    async def read(self, stream: ByteStream) -> None:
+        try:
+            while data := await stream.read():
+                self._tail = (self._tail + data)[-STDERR_BYTES:]
+                if len(data) > STDERR_BYTES:
+                    await anyio.sleep(len(data) / STDERR_BYTES_PER_SECOND)
+        except (OSError, WireLost):
+            return
+
+    def last_line(self) -> str:
+        lines = self._tail.decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return one_line(self._redactor.text(last), LAST_LINE_CHARS)

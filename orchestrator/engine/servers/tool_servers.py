@@ -15,6 +15,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.container import Launch
 from orchestrator.domain.tool_lock import Brokered
 from orchestrator.domain.tool_server import ToolServer
+from orchestrator.domain.words import counted
 from orchestrator.engine.live import LiveRun
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
@@ -123,11 +124,13 @@ class _OnTools:
             record.note("server_denied", f"{name}: {seen.why}", **seen.model_dump())
 
     def drifted(self, server: str, changed: Sequence[str], new: Sequence[str]) -> None:
-        record = self._live.record
         said = [f"{', '.join(changed)}: not as pinned, and refused"] if changed else []
-        said += [f"{', '.join(new)}: new, and not offered"] if new else []
-        text = f"server {server}: {'; '.join(said)}; see: orchestrator servers diff {server}"
-        record.note("warning", text, server=server, changed=list(changed), new=list(new))
+        # Not their names: no person has read them, and the caller's model reads this.
+        said += [f"{counted(len(new), 'tool')} more, not offered"] if new else []
+        said += [f"see: orchestrator servers diff {server}"] if said else ["all as pinned again"]
+        text = f"server {server}: {'; '.join(said)}"
+        data = {"server": server, "changed": list(changed), "new": len(new)}
+        self._live.record.note("warning", text, **data)
 
 
 class _Known:

@@ -7,36 +7,37 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
 from pydantic import JsonValue
 
-from orchestrator import output, tool_rules
+from orchestrator import tool_rules
 from orchestrator.domain import Frozen
 from orchestrator.domain.exchange import Approval
 from orchestrator.domain.tool_lock import Brokered, JsonMap
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import CallerRefused, OrchestratorError
 from orchestrator.gateway.doorway import Decided, undecided
 from orchestrator.gateway.parent import Ask
 from orchestrator.gateway.rpc import RpcObject, text_result
+from orchestrator.gateway.tools.patience import AtWork, CallPatience, Company
 from orchestrator.gateway.tools.pool import (
     CallFailed,
+    Drift,
     Elicit,
     OnProgress,
     ServerPool,
     Sharers,
     WantedServer,
 )
+from orchestrator.gateway.tools.questions import DECLINE, answer_of, question_of
 from orchestrator.gateway.tools.results import (
     PROGRESS_CHARS,
-    SPILL_BYTES,
     ShownAnswer,
     one_line,
     shown_result,
@@ -111,7 +112,7 @@ class RunTools:
     know: Callable[[Sequence[str]], None]
     """From now on, these are not to be seen."""
     decided: Decided = undecided
-    at_work: Callable[[], AbstractContextManager[None]] = nullcontext
+    at_work: AtWork = nullcontext
 
 
 class ToolAccess:
@@ -125,14 +126,15 @@ class ToolAccess:
         self._calls: Counter[str] = Counter()
         self._number = 0
         self._open: set[anyio.CancelScope] = set()
-        self._changed: dict[str, frozenset[str]] = {}
-        self._told_new: set[str] = set()
+        self._drifts: dict[str, Drift] = {}
+        """By server, as the run was told."""
+        self.companies: defaultdict[str, Company] = defaultdict(Company)
         self.on_list_changed: Callable[[str], None] = lambda _: None
         """Told which server's list has changed, for clients inside."""
 
     def bind(self, run: RunTools) -> None:
         """From now on calls are this run's."""
-        self._run, self._number = run, 0
+        self._run = run
         self._calls.clear()
 
     def revoke(self) -> None:
@@ -144,7 +146,7 @@ class ToolAccess:
     def tools(self, server: str) -> tuple[JsonMap, ...]:
         """What the agent is shown of a server's tools."""
         each = self.servers[server]
-        return tool_rules.offered(each.use, each.lock, self._changed.get(server, frozenset()))
+        return tool_rules.offered(each.use, each.lock, self._changed(server))
 
     async def call(
         self,
@@ -170,28 +172,37 @@ class ToolAccess:
         with anyio.CancelScope() as scope:
             self._open.add(scope)
             try:
-                with run.at_work():
-                    return await call.made(arguments, on_progress)
+                return await call.made(arguments, on_progress)
             except OrchestratorError as exc:
                 call.tell(is_error=True, why=str(exc))
                 return text_result(str(exc), is_error=True)
+            except anyio.get_cancelled_exc_class():
+                call.given_up()
+                raise
             finally:
                 self._open.discard(scope)
         return text_result("the call was given up", is_error=True)
 
     async def verdict(
-        self, each: Brokered, name: str, what: What, arguments: Mapping[str, JsonValue]
+        self,
+        each: Brokered,
+        name: str,
+        what: What,
+        arguments: Mapping[str, JsonValue],
+        *,
+        counted: bool = False,
     ) -> ToolVerdict:
-        """What `tool_rules` says of a call, without holding up other runs."""
-        changed = self._changed.get(each.name, frozenset())
-        return await verdict_on(each, name, arguments, changed, self._calls[each.name], what=what)
+        """What `tool_rules` says of a call, without holding up other runs; `counted` if it is one
+        of the calls that were made already.
+        """
+        changed, calls = self._changed(each.name), self._calls[each.name] - counted
+        return await verdict_on(each, name, arguments, changed, calls, what=what)
 
     def verdict_now(self, each: Brokered, name: str, what: What) -> ToolVerdict:
         """The same without the arguments and without waiting: other calls of the run may have been
         counted since.
         """
-        changed = self._changed.get(each.name, frozenset())
-        calls = self._calls[each.name]
+        changed, calls = self._changed(each.name), self._calls[each.name]
         return tool_rules.decide(each.use, each.lock, name, what=what, changed=changed, calls=calls)
 
     def count(self, server: str) -> int:
@@ -201,16 +212,20 @@ class ToolAccess:
         return self._number
 
     def drifted(self, upstream: LiveServer) -> None:
-        """A server's tools are not those that were pinned: those are not callable any more."""
+        """How a server's tools differ from those that were pinned: what differs is not callable,
+        until it is as it was. The run is told what it was not told before.
+        """
         name, drift = upstream.name, upstream.drift
-        if self._run is None or drift.changed == self._changed.get(name, frozenset()):
-            new = drift.new - self._told_new
-            if self._run is None or not new:
-                return
-        self._changed[name] = drift.changed
-        self._told_new |= drift.new
+        before = self._drifts.get(name, Drift())
+        if self._run is None or drift == before:
+            return
+        self._drifts[name] = drift
         self._run.on_tools.drifted(name, sorted(drift.changed), sorted(drift.new))
-        self.on_list_changed(name)
+        if drift.changed != before.changed:
+            self.on_list_changed(name)
+
+    def _changed(self, server: str) -> frozenset[str]:
+        return self._drifts.get(server, Drift()).changed
 
 
 class _Call:
@@ -234,7 +249,8 @@ class _Call:
         self._direct = direct
         self._began = time.monotonic()
         self._rule = ""
-        self._patience: _Patience | None = None
+        self._company = access.companies[each.name]
+        self._patience = CallPatience(self._company, each.server.call_seconds, run.at_work)
         self._secrets: Callable[[], Sequence[str]] = tuple
         """What the server knows at this moment; tokens are renewed while it is asked."""
 
@@ -294,7 +310,7 @@ class _Call:
             why = "it was approved with another URI; read that, if you need it"
             return ToolVerdict(allowed=False, rule=verdict.rule, code="DENIED_BY_POLICY", why=why)
         edited = {key: _json(value) for key, value in decided.new_input.items()}
-        again = await self._access.verdict(self._each, self._name, self._what, edited)
+        again = await self._access.verdict(self._each, self._name, self._what, edited, counted=True)
         return again.model_copy(update={"asks": False})
 
     async def _asked(
@@ -302,25 +318,26 @@ class _Call:
     ) -> RpcObject:
         each, run = self._each, self._run
         wanted = WantedServer(each.server, each.lock, run.scopes[each.name], self._elicit())
-        async with run.pool.lease(wanted, self._access.drifted) as upstream:
-            self._secrets = upstream.secrets
-            if self._what == "tool" and self._name in upstream.drift.changed:
-                changed = tool_rules.decide(
-                    each.use, each.lock, self._name, changed=upstream.drift.changed
-                )
-                return await self._refused(changed)
-            self._patience = _Patience(each.server.call_seconds)
-            try:
-                async with self._patience.lasting():
-                    heard = self._with_patience(on_progress)
-                    answer = await self._answer(upstream, arguments, heard)
-            except CallFailed as exc:
-                answer = _said(str(exc), "the server answered with an error: ")
-            if self._patience.over:
-                seconds = f"{each.server.call_seconds:g} s"
-                self.tell(is_error=True, why=f"no answer within {seconds}")
-                return text_result(f"{each.name} did not answer within {seconds}", is_error=True)
-        return await self._shown(answer, number)
+        with self._patience.working():
+            async with run.pool.lease(wanted, self._access.drifted) as upstream:
+                self._secrets = upstream.secrets
+                if self._what == "tool" and self._name in upstream.drift.changed:
+                    changed = tool_rules.decide(
+                        each.use, each.lock, self._name, changed=upstream.drift.changed
+                    )
+                    return await self._refused(changed)
+                try:
+                    with self._patience.lasting():
+                        heard = self._with_patience(on_progress)
+                        answer = await self._answer(upstream, arguments, heard)
+                except CallFailed as exc:
+                    answer = _said(str(exc), "the server answered with an error: ")
+                if self._patience.over:
+                    seconds = f"{each.server.call_seconds:g} s"
+                    self.tell(is_error=True, why=f"no answer within {seconds}")
+                    said = f"{each.name} did not answer within {seconds}"
+                    return text_result(said, is_error=True)
+            return await self._shown(answer, number)
 
     async def _answer(self, upstream: LiveServer, arguments: JsonMap, heard: OnProgress) -> JsonMap:
         if self._what == "tool":
@@ -349,9 +366,13 @@ class _Call:
     async def _spilled(self, shown: ShownAnswer, file: str) -> RpcObject:
         if not shown.whole:
             return shown.result
-        data = shown.whole.encode(errors="replace")[:SPILL_BYTES]
-        problem = await self._run.spill(file, data)
+        problem = await self._run.spill(file, shown.whole.encode(errors="replace"))
         return with_file(shown, file, problem) if problem else shown.result
+
+    def given_up(self) -> None:
+        """The agent hung up, or the run has ended: tell it of a call that was on its way."""
+        if self._rule:
+            self.tell(is_error=True, why="the call was given up")
 
     def tell(
         self,
@@ -385,8 +406,7 @@ class _Call:
 
     def _with_patience(self, on_progress: OnProgress | None) -> OnProgress:
         async def heard(progress: float, total: float | None, message: str | None) -> None:
-            if self._patience is not None:
-                self._patience.renew()
+            self._patience.renew()
             if on_progress is None:
                 return
             if message is not None:
@@ -402,100 +422,17 @@ class _Call:
             return None
 
         async def elicit(message: str, schema: JsonMap) -> JsonMap | None:
-            with self._patience.waiting() if self._patience is not None else nullcontext():
+            with self._company.asked():
                 clean = await self._cleaned(message)
                 question = question_of(self._each.name, str(clean), schema)
                 if question is None:
                     return None
-                return answer_of(await ask(question, DECLINE), schema)
+                try:
+                    return answer_of(await ask(question, DECLINE), schema)
+                except CallerRefused:  # the run has asked too often
+                    return None
 
         return elicit
-
-
-class _Patience:
-    """How long an answer is waited for; not while a person or the caller is."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._scope = anyio.CancelScope()
-        self._waits = 0
-
-    @property
-    def over(self) -> bool:
-        return self._scope.cancelled_caught
-
-    @asynccontextmanager
-    async def lasting(self) -> AsyncIterator[None]:
-        """What is done in this block is cancelled when there is no answer for so long."""
-        with self._scope:
-            self.renew()
-            yield
-
-    def renew(self) -> None:
-        patient = anyio.current_time() + self._seconds
-        self._scope.deadline = float("inf") if self._waits else patient
-
-    def waiting(self) -> AbstractContextManager[None]:
-        return _Waiting(self)
-
-    def wait(self, more: int) -> None:
-        self._waits += more
-        self.renew()
-
-
-class _Waiting(AbstractContextManager[None]):
-    def __init__(self, patience: _Patience) -> None:
-        self._patience = patience
-
-    def __enter__(self) -> None:
-        self._patience.wait(1)
-
-    def __exit__(self, *_: object) -> None:
-        self._patience.wait(-1)
-
-
-DECLINE = "decline"
-
-FIELD_NAME = r"[A-Za-z0-9_.-]{1,64}"
-"""Of what a server wants to know."""
-
-
-def question_of(server: str, message: str, schema: JsonMap) -> str | None:
-    """What a server wants to know, as a question of the run; the words are a stranger's. None if
-    what it calls a field is no name: that would stand outside the fence.
-    """
-    said = output.fence(message, "question", server=server)
-    properties = schema.get("properties")
-    fields = properties if isinstance(properties, dict) else {}
-    if not all(re.fullmatch(FIELD_NAME, name) for name in fields):
-        return None
-    if len(fields) == 1:
-        how = "Answer with the value alone"
-    else:
-        how = f"Answer with a JSON object with {', '.join(fields)}"
-    return f"The server {server} asks, in a call of the agent's:\n{said}\n{how}, or say {DECLINE}."
-
-
-def answer_of(text: str, schema: JsonMap) -> JsonMap | None:
-    """The content of an answer that was given in words; None if it is declined, or does not fit."""
-    if text.strip().lower() == DECLINE:
-        return None
-    properties = schema.get("properties")
-    fields = properties if isinstance(properties, dict) else {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = text.strip()
-    if not isinstance(value, dict):
-        if len(fields) != 1:
-            return None
-        ((name, part),) = fields.items()
-        kind = part.get("type") if isinstance(part, dict) else "string"
-        if kind == "boolean" and isinstance(value, str):
-            value = {"yes": True, "no": False}.get(value.lower(), value)
-        value = {name: str(text).strip() if kind == "string" else value}
-    quick = not output.may_be_slow(text, schema)  # else the server will have to say
-    return None if quick and output.violations(value, schema) else value
 
 
 def _as_content(answer: Mapping[str, object]) -> Mapping[str, object]:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
 from orchestrator.errors import WireLost
 from orchestrator.gateway.http.byte_stream import ByteStream
@@ -27,7 +27,8 @@ JUNK_LINES = 1000
 """Lines that are no messages before a server is given up; some print a greeting."""
 
 NOTICES_PER_SECOND = 200
-"""Messages that answer nothing. A server that sends more is read more slowly, and so waits."""
+"""Messages that answer nothing that was asked. A server that sends more is read more slowly, and so
+waits."""
 
 Ended = Callable[[str], None]
 """Told why no more will come."""
@@ -44,13 +45,14 @@ class ServerFlooded(Exception):
 @asynccontextmanager
 async def line_transport(stream: ByteStream, ended: Ended) -> AsyncIterator[Streams]:
     """A transport of the SDK on the stdin and stdout of a process."""
+    due = AnswersDue()
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
 
     async def pass_in() -> None:
         async with to_session:
             try:
-                async for message in _messages(stream):
+                async for message in _messages(stream, due):
                     await to_session.send(message)
                 ended("it has exited")
             except ServerFlooded as exc:
@@ -63,6 +65,7 @@ async def line_transport(stream: ByteStream, ended: Ended) -> AsyncIterator[Stre
     async def pass_out() -> None:
         async with from_session:
             async for message in from_session:
+                due.count += isinstance(message.message, JSONRPCRequest)
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 try:
                     await stream.write(text.encode() + b"\n")
@@ -81,7 +84,20 @@ async def line_transport(stream: ByteStream, ended: Ended) -> AsyncIterator[Stre
                 end.close()
 
 
-async def _messages(stream: ByteStream) -> AsyncIterator[SessionMessage]:
+class AnswersDue:
+    """How many answers a server owes: those beyond are no more to it than other notices."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def settles(self, message: object) -> bool:
+        if not isinstance(message, JSONRPCResponse | JSONRPCError) or not self.count:
+            return False
+        self.count -= 1
+        return True
+
+
+async def _messages(stream: ByteStream, due: AnswersDue) -> AsyncIterator[SessionMessage]:
     junk, notices, second = 0, 0, 0
     async for line in _lines(stream):
         message = _message(line)
@@ -91,7 +107,7 @@ async def _messages(stream: ByteStream) -> AsyncIterator[SessionMessage]:
                 raise ServerFlooded("it prints what is no message of MCP")
             continue
         yield message
-        if isinstance(message.message, JSONRPCResponse | JSONRPCError):
+        if due.settles(message.message):
             continue
         now = time.monotonic()
         notices, second = (notices + 1, second) if int(now) == second else (1, int(now))

@@ -106,9 +106,10 @@ class LiveServer:
         """See whether its tools are the pinned ones; what is not counts from now on."""
         tools = await self._all(self._session.list_tools, "tools", TOOL_FIELDS)
         now = {tool.name: tool.digest for tool in tools}
+        pinned = {tool.name: tool.digest for tool in lock.tools}
         twice = {tool.name for tool in tools if now[tool.name] != tool.digest}
-        changed = {tool.name for tool in lock.tools if now.get(tool.name) != tool.digest} | twice
-        new = set(now) - {tool.name for tool in lock.tools}
+        changed = {name for name, was in pinned.items() if now.get(name) != was or name in twice}
+        new = now.keys() - pinned.keys()
         self.drift = Drift(frozenset(changed), frozenset(new))
         return self.drift
 

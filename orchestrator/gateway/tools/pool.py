@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_STARTS = 5
-"""Of one instance, for those who share it: a server that ends with every call is given up."""
+"""Of one instance within STARTS_SECONDS, for those who share it: a server that ends with every call
+is given up."""
+
+STARTS_SECONDS = 600.0
+"""A server that lives for so long may fail once more."""
 
 RELIST_SECONDS = 1.0
 """Between two looks at the list of a server that says that it has changed."""
@@ -40,7 +44,7 @@ class OnProgress(Protocol):
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
-OnChanged = Callable[[], Awaitable[None]]
+OnChanged = Callable[[], Coroutine[Any, Any, None]]
 
 
 class CallFailed(Exception):
@@ -61,13 +65,15 @@ class Loss:
     def __init__(self) -> None:
         self.happened = anyio.Event()
         self.why = ""
-        self.last_words = ""
+        self.last_words: Callable[[], str] = str
         """What it complained of last, without what is secret."""
 
     def tell(self, why: str) -> None:
         """It is gone. Its own words are in quotes: a model reads this, as a sentence of ours."""
-        said = json.dumps(self.last_words, ensure_ascii=False)
-        self.why = self.why or (f"{why}, and said last: {said}" if self.last_words else why)
+        if self.happened.is_set():
+            return
+        said = self.last_words()
+        self.why = f"{why}, and said last: {json.dumps(said, ensure_ascii=False)}" if said else why
         self.happened.set()
 
 
@@ -108,12 +114,12 @@ class _Instance:
     ready: asyncio.Future[LiveServer]
     life: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     stop: anyio.Event = field(default_factory=anyio.Event)
-    task: asyncio.Task[None] | None = None
     users: int = 0
     idle: asyncio.TimerHandle | None = None
     elicit: Elicit | None = None
     listeners: list[OnDrift] = field(default_factory=list)
-    compared: float = 0.0
+    changed: bool = False
+    """It said that its list has changed, and nobody has looked since."""
     comparing: bool = False
     late: bool = False
     """It took too long to start."""
@@ -133,8 +139,10 @@ class ServerPool:
     def __init__(self, open_server: Open) -> None:
         self._open = open_server
         self._instances: dict[tuple[Sharers, str, str], _Instance] = {}
-        self._starts: dict[tuple[Sharers, str, str], int] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._starts: dict[tuple[Sharers, str, str], list[float]] = {}
+        """When each was started, of late."""
+        self._alive: dict[asyncio.Task[None], _Instance] = {}
+        """Those too that are ending, while another has taken their place."""
 
     @asynccontextmanager
     async def lease(
@@ -153,7 +161,7 @@ class ServerPool:
             instance.listeners.append(on_drift)
         try:
             upstream = await asyncio.shield(instance.ready)
-            if on_drift is not None and any(upstream.drift):
+            if on_drift is not None:
                 on_drift(upstream)
             yield upstream
         finally:
@@ -164,42 +172,45 @@ class ServerPool:
 
     async def end(self, scope: Sharers) -> None:
         """End all instances of those who share them; nothing of them is left."""
-        mine = [one for one in self._instances.values() if one.wanted.scope == scope]
-        for instance in mine:
-            self._end(instance)
-        self._starts = {key: n for key, n in self._starts.items() if key[0] != scope}
-        await self._ended([one.task for one in mine if one.task is not None])
+        mine = {task: one for task, one in self._alive.items() if one.wanted.scope == scope}
+        self._starts = {key: at for key, at in self._starts.items() if key[0] != scope}
+        await self._ended(mine)
 
     async def aclose(self) -> None:
-        for instance in tuple(self._instances.values()):
-            self._end(instance)
-        await self._ended(list(self._ending))
+        await self._ended(dict(self._alive))
+
+    def has(self, wanted: WantedServer) -> bool:
+        """Whether an instance is there that this would be."""
+        return wanted.key in self._instances
 
     @property
     def running(self) -> int:
         """How many there are, those that start included."""
         return len(self._instances)
 
-    async def _ended(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _ended(self, tasks: Mapping[asyncio.Task[None], _Instance]) -> None:
+        for instance in tasks.values():
+            self._end(instance)
         with anyio.move_on_after(INSTANCE_CLOSE_SECONDS, shield=True):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start(self, wanted: WantedServer) -> _Instance:
-        starts = self._starts.get(wanted.key, 0) + 1
-        if starts > MAX_STARTS:
+        of_late = _now() - STARTS_SECONDS
+        starts = [at for at in self._starts.get(wanted.key, ()) if at > of_late]
+        if len(starts) >= MAX_STARTS:
             raise ServerFailed(
                 f"the server {wanted.server.name} has ended {MAX_STARTS} times by itself, and is "
-                "not started again"
+                f"not started again for {STARTS_SECONDS / 60:.0f} minutes"
             )
-        self._starts[wanted.key] = starts
+        self._starts[wanted.key] = [*starts, _now()]
         loop = asyncio.get_running_loop()
         instance = _Instance(wanted, loop.create_future(), elicit=wanted.elicit)
         # No task may have waited for it: its end is not an error that was lost.
         instance.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._instances[wanted.key] = instance
-        instance.task = loop.create_task(self._live(instance))
-        self._ending.add(instance.task)
-        instance.task.add_done_callback(self._ending.discard)
+        task = loop.create_task(self._live(instance))
+        self._alive[task] = instance
+        task.add_done_callback(self._alive.pop)
         return instance
 
     def _rest(self, instance: _Instance) -> None:
@@ -273,22 +284,25 @@ class ServerPool:
 
     def _changed(self, instance: _Instance) -> OnChanged:
         async def compare() -> None:
-            lock = instance.wanted.lock
-            if lock is None or instance.comparing or not instance.ready.done():
+            """Look at the list, and once more if it has changed meanwhile."""
+            lock, instance.changed = instance.wanted.lock, True
+            if lock is None or instance.comparing:
                 return
             instance.comparing = True
             try:
-                await anyio.sleep(max(0.0, instance.compared + RELIST_SECONDS - _now()))
-                upstream = instance.ready.result()
-                await upstream.compare(lock)
-                instance.compared = _now()
-            except OrchestratorError as exc:
+                upstream = await asyncio.shield(instance.ready)
+                while instance.changed:
+                    instance.changed = False
+                    await upstream.compare(lock)
+                    for listener in tuple(instance.listeners):
+                        listener(upstream)
+                    await anyio.sleep(RELIST_SECONDS)
+            except OrchestratorError as exc:  # whatever its tools are now, no person has read them
                 log.info("%s", exc)
-                return
+                if instance.ready.done() and instance.ready.exception() is None:
+                    instance.ready.result().loss.tell("it does not tell how its tools have changed")
             finally:
                 instance.comparing = False
-            for listener in tuple(instance.listeners):
-                listener(upstream)
 
         return compare
 

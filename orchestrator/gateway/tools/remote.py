@@ -79,6 +79,8 @@ def transport_problem(exc: BaseException) -> str:
     """What went wrong with a connection, of the errors that task groups have put together."""
     if isinstance(exc, httpx2.RemoteProtocolError):  # whose text quotes what the server sent
         return "what it answers is no HTTP"
+    if isinstance(exc, httpx2.HTTPStatusError):  # whose text has the URL, in which a key may be
+        return f"it answers with HTTP {exc.response.status_code}"
     if isinstance(exc, httpx2.HTTPError):
         return str(exc) or type(exc).__name__
     if isinstance(exc, BaseExceptionGroup):

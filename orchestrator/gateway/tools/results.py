@@ -32,7 +32,7 @@ class ShownAnswer(NamedTuple):
 
     result: RpcObject
     whole: str
-    """All of its text, if that is more than the agent is shown; else ""."""
+    """What a file is to hold, if that is more than the agent is shown; else ""."""
     size: int
     """Of its text, in bytes."""
 
@@ -74,13 +74,17 @@ def shown_result(
             if fenced:
                 head = output.fence(head, "tool-result", server=server, tool=name)
             shown.append(_text(head))
-    cut = size > limit
-    if cut:
-        rest = f"all of it is in the file {file}" if file else "the rest cannot be shown"
+    kept = ""
+    if size > limit:
+        rest = "the rest cannot be shown"
+        if file:
+            # What is read from there is the same stranger's words.
+            head = whole.encode(errors="replace")[:SPILL_BYTES].decode(errors="ignore")
+            kept = output.fence(head, "tool-result", server=server, tool=name)
+            part = "all of it is" if size <= SPILL_BYTES else f"its first {SPILL_BYTES} are"
+            rest = f"{part} in the file {file}, between the first and the last line"
         shown.append(_text(f"(cut after {limit} of {size} bytes; {rest})"))
-    return ShownAnswer(
-        {"content": shown, "isError": answer.get("isError") is True}, whole * cut, size
-    )
+    return ShownAnswer({"content": shown, "isError": answer.get("isError") is True}, kept, size)
 
 
 def with_file(shown: ShownAnswer, file: str, problem: str) -> RpcObject:

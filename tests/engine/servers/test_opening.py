@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -12,11 +13,17 @@ from mcp.client import session
 from pydantic import SecretStr
 
 from orchestrator.domain.tool_server import ToolServer
-from orchestrator.engine.servers.opening import FAILED_CHARS, ServerOpener
+from orchestrator.engine.servers.opening import (
+    FAILED_CHARS,
+    STDERR_BYTES_PER_SECOND,
+    ServerOpener,
+    Stderr,
+)
 from orchestrator.errors import ServerFailed
 from orchestrator.gateway.tools.lines import line_transport
 from orchestrator.gateway.tools.live_server import open_live_server
 from orchestrator.gateway.tools.pool import Loss, Sharers, WantedServer
+from orchestrator.redaction import Redactor
 
 TOKEN = "tok-2f1c9a7be04d4f6e8a55"
 
@@ -132,3 +139,23 @@ async def test_words_of_a_server_that_does_not_start_are_quoted_in_one_line_with
         assert len(said) == FAILED_CHARS
     else:
         assert said == f"the server it does not speak MCP: {told}"
+
+
+async def test_what_a_server_complains_of_is_read_no_faster_than_anybody_complains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+    chunks = [b"x" * 65536, b"y" * 65536, b"\n", f"no licence for {TOKEN}\x1b[2J\n".encode(), b""]
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    async def read() -> bytes:
+        return chunks.pop(0)
+
+    monkeypatch.setattr(anyio, "sleep", sleep)
+    stderr = Stderr(Redactor([TOKEN]))
+    stream: Any = SimpleNamespace(read=read)
+    await stderr.read(stream)
+    assert waited == [65536 / STDERR_BYTES_PER_SECOND] * 2
+    assert stderr.last_line() == "no licence for [secret] [2J"

@@ -10,6 +10,7 @@ import base64
 import http.client
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -54,6 +55,7 @@ TOOLS = [
     tool("steps", steps={"type": "integer"}),
     tool("ask", what=TEXT),
     tool("die"),
+    tool("kill"),
     tool("hang"),
     tool("change"),
     tool("raw", lines={"type": "array", "items": TEXT}),
@@ -161,6 +163,8 @@ def call(number: int, name: str, given: Json, meta: Json) -> Json | None:
         return said(json.dumps(WAITING["given"], sort_keys=True))
     if name == "die":
         os._exit(3)
+    if name == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     if name == "hang":
         return None
     if name == "change":

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
+from orchestrator.domain.exchange import Approval
 from orchestrator.domain.tool_lock import TOOL_FIELDS, Brokered, Pinned, ToolLock
+from orchestrator.engine.clock import Clock
+from orchestrator.errors import CallerRefused
 from orchestrator.gateway.tools import access as access_module
-from orchestrator.gateway.tools.access import ToolAccess, question_of
+from orchestrator.gateway.tools.access import ToolAccess
+from orchestrator.gateway.tools.patience import CallPatience, Company
 from orchestrator.gateway.tools.pool import Drift, OnProgress
+from orchestrator.gateway.tools.questions import ELICITED_CHARS, ELICITED_FIELDS, question_of
 from orchestrator.gateway.tools.verdicts import verdict_on
 from orchestrator.tool_rules import ToolVerdict
 from tests.gateway.tools.near_servers import PATIENCE, TOKEN, Rig, near_server, use_of
@@ -173,3 +180,153 @@ async def test_a_question_that_cannot_be_asked_is_declined() -> None:
     await access.call("it", "a", {}, direct=True)
     assert given == [{"name": "Ada"}, None]
     assert len(rig.asked) == 1
+
+
+async def test_a_question_that_nobody_would_read_to_its_end_is_cut_inside_its_fence() -> None:
+    text: Any = {"type": "string"}
+    question = question_of("it", "w" * 50_000, {"properties": {"name": text}})
+    assert question is not None
+    assert len(question) < ELICITED_CHARS + 500
+    _, opening, said, closing, how = question.split("\n")
+    assert (said, closing) == ("w" * ELICITED_CHARS + " …", f"</{opening[1:].split()[0]}>")
+    assert how == "Answer with the value alone, or say decline."
+    many: Any = {f"n{number}": text for number in range(ELICITED_FIELDS + 1)}
+    assert question_of("it", "Who?", {"properties": many}) is None
+
+
+async def test_a_question_is_declined_when_the_run_has_asked_too_often() -> None:
+    given = []
+
+    class Asking(Near):
+        @asynccontextmanager
+        async def lease(self, wanted: Any, *_: object) -> AsyncIterator[Near]:
+            given.append(await wanted.elicit("Who?", {"properties": {"name": {}}}))
+            yield self
+
+    async def too_often(*_: object) -> str:
+        raise CallerRefused("no more are passed on")
+
+    access, rig = access_of(Asking(), Rig()), Rig()
+    access.bind(replace(rig.run_tools(), ask=too_often, pool=Asking()))  # type: ignore[arg-type]
+    result = await access.call("it", "a", {}, direct=True)
+    assert given == [None]
+    assert result["isError"] is False
+
+
+async def test_a_runs_time_stands_still_while_a_call_waits_for_somebody_and_goes_on_in_it() -> None:
+    clock, stood = Clock(60), []
+
+    class Asking(Near):
+        @asynccontextmanager
+        async def lease(self, wanted: Any, *_: object) -> AsyncIterator[Near]:
+            stood.append(("starts", clock.stands_still()))
+            await wanted.elicit("Who?", {"properties": {"name": {}}})
+            yield self
+
+        async def call(self, *given: Any) -> Any:
+            with clock.stopped():  # the agent waits for something else besides
+                stood.append(("works", clock.stands_still()))
+            return await super().call(*given)
+
+    async def approve(call_id: str, tool: str, given: dict[str, object]) -> Approval:
+        with clock.stopped():
+            stood.append(("approves", clock.stands_still()))
+        return Approval(call_id=call_id, run_id="r1", tool=tool, input=given, decision="approved")
+
+    async def ask(*_: object) -> str:
+        with clock.stopped():
+            stood.append(("asks", clock.stands_still()))
+        return "Ada"
+
+    access, rig = access_of(Near(), Rig(), approve={"a": "ask"}), Rig()
+    tools = replace(rig.run_tools(), approve=approve, ask=ask, at_work=clock.at_work)
+    access.bind(replace(tools, pool=Asking()))  # type: ignore[arg-type]
+    with clock.running():
+        await access.call("it", "a", {}, direct=True)
+        with clock.stopped():
+            assert clock.stands_still()  # nothing of the call goes on
+    assert stood == [("approves", True), ("starts", False), ("asks", True), ("works", False)]
+
+
+async def test_while_a_server_asks_none_of_its_calls_is_late() -> None:
+    company = Company()
+    early, later = (CallPatience(company, 0.01, nullcontext) for _ in range(2))
+    ended: list[CallPatience] = []
+    answered = anyio.Event()
+
+    async def wait(patience: CallPatience) -> None:
+        with patience.working(), patience.lasting():
+            await answered.wait()
+        ended.append(patience)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            with company.asked():
+                tasks.start_soon(wait, early)
+                while early not in company.calls:
+                    await anyio.lowlevel.checkpoint()
+                tasks.start_soon(wait, later)
+                await anyio.sleep(0.05)
+                assert ended == []
+    assert ended == [early, later]
+    assert early.over
+    assert later.over
+    early.renew()  # a word that comes too late
+    assert company.calls == set()
+
+
+async def test_the_last_call_of_a_run_can_be_approved_with_other_arguments() -> None:
+    near, rig = Near(), Rig()
+    rig.decision["new_input"] = {"steps": []}
+    access = access_of(near, rig, approve={"a": "ask"}, max_calls=1)
+    for _ in range(2):
+        await access.call("it", "a", {}, direct=True)
+    assert near.calls == ["a"]
+    assert [seen.code for seen in rig.seen] == ["", "TOO_MANY_CALLS"]
+
+
+async def test_tools_that_are_as_pinned_again_are_called_again() -> None:
+    near, rig = Drifting(), Rig()
+    access = access_of(near, rig)
+
+    async def called() -> bool:
+        return (await access.call("it", "a", {}, direct=True))["isError"] is False
+
+    near.drift = Drift(frozenset({"a"}), frozenset({"new"}))
+    assert not await called()
+    assert [tool["name"] for tool in access.tools("it")] == ["b"]
+    near.drift = Drift()
+    await access.call("it", "b", {}, direct=True)
+    assert await called()
+    assert [tool["name"] for tool in access.tools("it")] == ["a", "b"]
+    assert rig.drifts == [(["a"], ["new"]), ([], [])]
+
+
+class Drifting(Near):
+    name = "it"
+
+    @asynccontextmanager
+    async def lease(self, wanted: Any, *on_drift: Any) -> AsyncIterator[Near]:
+        del wanted
+        on_drift[0](self)
+        yield self
+
+
+async def test_a_call_that_is_given_up_is_told_and_files_of_two_runs_have_two_names() -> None:
+    class Slow(Near):
+        asked = anyio.Event()
+
+        async def call(self, *_: Any) -> Any:
+            self.asked.set()
+            await anyio.sleep_forever()
+
+    near, rig = Slow(), Rig()
+    access = access_of(near, rig)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(access.call, "it", "a", {}, direct=True))
+        await near.asked.wait()
+        tasks.cancel_scope.cancel()
+    assert [(seen.is_error, seen.why) for seen in rig.seen] == [(True, "the call was given up")]
+    access.bind(replace(rig.run_tools("r2"), pool=Near()))  # type: ignore[arg-type]
+    await access.call("it", "a", {}, direct=True)
+    assert [subject for _, subject, _ in rig.audit] == ["it/a #1", "it/a #2"]

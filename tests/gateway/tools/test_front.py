@@ -60,10 +60,12 @@ async def test_a_client_sees_what_it_may_call_without_the_server_and_calls_it(
 
         assert "the token is [secret]" in text_of(await client.call_tool("secret"))
         long = await client.call_tool("long", {"size": 5000})
-        assert "(cut after 1024 of 5000 bytes; all of it is in the file /tmp/it-3.txt)" in text_of(
-            long
-        )
-        assert rig.spilled == {"/tmp/it-3.txt": b"0123456789" * 500}
+        cut = "(cut after 1024 of 5000 bytes; all of it is in the file /tmp/it-3.txt, between"
+        assert cut in text_of(long)
+        first, whole, last = rig.spilled["/tmp/it-3.txt"].decode().split("\n")
+        assert whole == "0123456789" * 500
+        assert first.endswith(' server="it" tool="long">')
+        assert last == f"</{first[1:].split()[0]}>"
 
         refused = await client.call_tool("die")
         assert refused.is_error

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 
-from orchestrator.domain.tool_lock import Brokered
+from orchestrator.domain.tool_lock import Brokered, ToolLock
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.errors import ServerFailed
 from orchestrator.gateway.rpc import RpcObject
+from orchestrator.gateway.tools import pool as pool_module
 from orchestrator.gateway.tools.access import ToolAccess
-from orchestrator.gateway.tools.pool import MAX_STARTS, Sharers, WantedServer
+from orchestrator.gateway.tools.pool import (
+    MAX_STARTS,
+    Drift,
+    Loss,
+    OnChanged,
+    ServerPool,
+    Sharers,
+    WantedServer,
+)
 from tests.gateway.tools.near_servers import PATIENCE, Rig, near_server, use_of
 
 
@@ -142,3 +152,102 @@ async def test_a_run_that_ends_gives_up_its_calls(rig: Rig) -> None:
         access.revoke()
     assert results == ["the call was given up"]
     assert "no run is there" in await call(access, "echo", text="x")
+
+
+class Listing:
+    """A stand-in for a server whose list changes while it is looked at."""
+
+    def __init__(self) -> None:
+        self.loss, self.drift, self.compares = Loss(), Drift(), 0
+        self.looking, self.go = anyio.Event(), anyio.Event()
+        self.fails = False
+
+    async def compare(self, _: ToolLock) -> None:
+        self.compares += 1
+        if self.fails:
+            raise ServerFailed("the server it does not list its tools")
+        if self.compares > 1:
+            self.looking.set()
+            await self.go.wait()
+
+
+@asynccontextmanager
+async def listing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[ServerPool, Listing, OnChanged, list[int]]]:
+    """A pool with one server in use, how it tells that its list changed, and how often that was
+    passed on.
+    """
+    monkeypatch.setattr(pool_module, "RELIST_SECONDS", 0.0)
+    server, told, changed = Listing(), list[int](), list[OnChanged]()
+
+    @asynccontextmanager
+    async def opened(_: WantedServer, on_changed: OnChanged) -> AsyncIterator[Any]:
+        changed.append(on_changed)
+        yield server
+
+    pool = ServerPool(opened)
+    lock = ToolLock(server="s 1", protocol="2025-11-25")
+    wanted = WantedServer(near_server(), lock, Sharers("run", "r1"))
+    with anyio.fail_after(PATIENCE):
+        async with pool.lease(wanted, lambda _: told.append(server.compares)):
+            yield pool, server, changed[0], told
+        await pool.aclose()
+
+
+async def test_a_list_that_changes_while_it_is_looked_at_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with listing(monkeypatch) as (_, server, changed, told), anyio.create_task_group() as now:
+        now.start_soon(changed)
+        await server.looking.wait()
+        await changed()
+        server.go.set()
+    assert (server.compares, told) == (3, [1, 2, 3])
+
+
+async def test_a_server_that_does_not_tell_how_its_list_changed_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with listing(monkeypatch) as (pool, server, changed, _):
+        server.fails = True
+        await changed()
+        assert server.loss.why == "it does not tell how its tools have changed"
+        while pool.running:
+            await anyio.sleep(0.01)
+
+
+async def test_the_end_waits_for_those_too_whose_place_another_has_taken() -> None:
+    ended: list[str] = []
+    may_end = anyio.Event()
+
+    @asynccontextmanager
+    async def opened(_: object, __: object) -> AsyncIterator[Any]:
+        server = Listing()
+        servers.append(server)
+        yield server
+        if server is servers[0]:
+            await may_end.wait()
+        ended.append("ended")
+
+    servers: list[Listing] = []
+    pool, scope = ServerPool(opened), Sharers("run", "r1")
+    wanted = WantedServer(near_server(), None, scope)
+    with anyio.fail_after(PATIENCE):
+        async with pool.lease(wanted):
+            servers[0].loss.tell("it has exited")
+        async with pool.lease(wanted), anyio.create_task_group() as tasks:
+            tasks.start_soon(pool.end, scope)
+            await anyio.wait_all_tasks_blocked()
+            assert ended == ["ended"]  # the other one
+            may_end.set()
+    assert ended == ["ended"] * 2
+
+
+async def test_a_server_that_fails_now_and_then_is_started_again_after_a_while(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = await access_to(rig, near_server())
+    monkeypatch.setattr(pool_module, "STARTS_SECONDS", 0.0)
+    for _ in range(MAX_STARTS + 1):
+        assert "it has exited" in await call(access, "die")
