@@ -46,7 +46,9 @@ OrchestratorError
     ├── MountRefused       a directory that no container may see
     ├── CopyRefused        a directory that cannot be copied: too large, or not there
     ├── ApplyRefused       changes that do not fit the directory any more
-    └── NameTaken          another run is using the container of that session
+    ├── NameTaken          another run is using the container of that session
+    ├── AskedBefore        the same request was made under its key, and has its run
+    └── KeyReused          another request was made under the same key
 
 A message says what happened, to what, and what to do next; it never carries a secret.
 """
@@ -266,3 +268,15 @@ class ApplyRefused(CallerError):
 
 class NameTaken(CallerError):
     code = "name_taken"
+
+
+class AskedBefore(CallerError):
+    code = "idempotency_key_in_use"
+
+    def __init__(self, message: str, run_id: str = "") -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class KeyReused(CallerError):
+    code = "idempotency_key_reused"

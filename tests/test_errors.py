@@ -56,6 +56,8 @@ CODES = {
     "CopyRefused": ("copy_refused", 5),
     "ApplyRefused": ("apply_refused", 5),
     "NameTaken": ("name_taken", 5),
+    "AskedBefore": ("idempotency_key_in_use", 5),
+    "KeyReused": ("idempotency_key_reused", 5),
 }
 """For programs, which rely on them: add to this, and change nothing in it."""
 

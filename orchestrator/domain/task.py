@@ -34,6 +34,18 @@ class Wish(Frozen):
     """False: what changes something waits for the caller's word."""
 
 
+class Once(Frozen):
+    """Under which key a task was asked for: however often that comes, one run is made."""
+
+    asker: str
+    """Who asks: a caller, or "" for the operator."""
+    method: str
+    path: str
+    key: str
+    sha256: str
+    """Of what was asked."""
+
+
 class Task(Frozen):
     """What to do, for whom, where."""
 
@@ -62,6 +74,7 @@ class Task(Frozen):
     """How many agents stand between this task and the caller from outside."""
     wish: Wish | None = None
     """The agent is the one that is named, made as small as this says."""
+    once: Once | None = None
     run_id: str = Field(default_factory=new_run_id)
 
     @property

@@ -296,7 +296,7 @@ class Service:
     async def _decided(
         self,
         act: AuditAct,
-        caller: str,
+        caller: str | None,
         run_id: str,
         refusal: OrchestratorError | None = None,
         subject: str = "",
@@ -369,16 +369,17 @@ class Service:
         await self._staging.stock.keep_warm(self.agents)
 
     async def apply(
-        self, run_id: str, caller: str, *, dry_run: bool = False, allow_acting: bool = False
+        self, run_id: str, caller: str | None, *, dry_run: bool = False, allow_acting: bool = False
     ) -> Applied:
-        """Do to a workspace what a run of this caller did to its copy; of an agent made at call
-        time, what the last did that went on under its id.
+        """Do to a workspace what a run of this caller, or for the operator any of the project, did
+        to its copy; of an agent made at call time, what the last did that went on under its id.
         """
         record = await self.store.run(run_id)
         if record is not None and record.wish is not None:
             run_id = await self.store.last_follow_up(run_id)
             record = await self.store.run(run_id)
-        if record is None or (record.caller, record.project) != (caller, self.project):
+        whose = record and (record.caller if caller else None, record.project)
+        if record is None or whose != (caller, self.project):
             refused = RunNotFound(f"there is no run {run_id!r} of yours")
             await self._decided("apply", caller, run_id, refused)
             raise refused

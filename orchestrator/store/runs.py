@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -16,8 +16,10 @@ from orchestrator.domain.result import FINAL, TRANSITIONS, WAITING, Reason, RunR
 from orchestrator.domain.task import Task, Wish
 from orchestrator.store.audit import INSERT_DECISION, Audit, decision_values
 from orchestrator.store.database import Database
+from orchestrator.store.numbered_events import NumberedEvents
 from orchestrator.store.outside_calls import OutsideCalls
 from orchestrator.store.reports import Reports
+from orchestrator.store.request_keys import RequestKeys, claim
 from orchestrator.store.schema import RUN_TABLES
 
 ROW_BYTES = 100
@@ -91,17 +93,27 @@ class Store:
         self.audit = Audit(self.database)
         self.outside_calls = OutsideCalls(self.database)
         self.reports = Reports(self.database)
+        self.request_keys = RequestKeys(self.database)
+        self.numbered_events = NumberedEvents(path)
         self._owner = owner
+        self._told: Callable[[], None] = lambda: None
 
     def close(self) -> None:
+        self.numbered_events.close()
         self.database.close()
+
+    def tell_of_events(self, told: Callable[[], None]) -> None:
+        """Call this whenever events were kept by this process."""
+        self._told = told
 
     async def version(self) -> int:
         """A number that grows when anything in the store has changed, in whichever process."""
         return await self.database.version()
 
     async def add_run(self, task: Task) -> None:
-        """Add a run, and that its caller may have it, at once."""
+        """Add a run, and that its caller may have it, at once; AskedBefore if it was asked for
+        under a key that has a run.
+        """
         row = (
             task.run_id,
             task.project,
@@ -116,6 +128,7 @@ class Store:
         let = _let(task)
 
         def write(db: sqlite3.Connection) -> None:
+            claim(db, task)
             db.execute(INSERT_DECISION, decision_values(let))
             db.execute(_INSERT_RUN, row)
 
@@ -184,7 +197,9 @@ class Store:
             db.executemany(_INSERT_EVENT, rows)
             return True
 
-        return await self.database.atomically(write)
+        finished = await self.database.atomically(write)
+        self._told()
+        return finished
 
     async def run(self, run_id: str) -> RunRecord | None:
         rows = await self.database.select(f"{_RUNS} WHERE run_id = ?", run_id)
@@ -200,9 +215,13 @@ class Store:
         projects: Sequence[str] | None = None,
         results: bool = False,
         asked_for: bool = False,
+        parent: str = "",
+        before: tuple[float, str] | None = None,
     ) -> tuple[RunRecord, ...]:
         """The newest first, of a caller or of all, of some projects or of all; without their
-        results, unless they are wanted; `asked_for` leaves out those that work for others.
+        results, unless they are wanted; `asked_for` leaves out those that work for others, `parent`
+        all that do not work for that run. `before` is when the last one of before was begun, and
+        its id.
 
         Reading ten thousand results takes a while.
         """
@@ -211,6 +230,7 @@ class Store:
         for condition, value in (
             ("caller = ?", caller),
             ("agent = ?", agent or None),
+            ("json_extract(task, '$.parent_run_id') = ?", parent or None),
         ):
             if value is not None:
                 conditions.append(condition)
@@ -221,9 +241,14 @@ class Store:
                 values += among
         if asked_for:
             conditions.append("depth = 0")
+        if parent:
+            conditions.append("depth > 0")
+        if before is not None:
+            conditions.append("(created, run_id) < (?, ?)")
+            values += before
         where = " AND ".join(conditions)
         chosen = _RUNS if results else _RUNS_WITHOUT_RESULTS
-        sql = f"{chosen} WHERE {where} ORDER BY created DESC LIMIT ?"
+        sql = f"{chosen} WHERE {where} ORDER BY created DESC, run_id DESC LIMIT ?"
         rows = await self.database.select(sql, *values, limit)
         return tuple(map(_record, rows))
 
@@ -251,8 +276,8 @@ class Store:
                 (seq,) = db.execute(_LAST_NUMBER, (run_id,)).fetchone()
                 event = Event(run_id=run_id, seq=seq + 1, at=now, kind="warning", text=why)
                 db.execute(_INSERT_EVENT, _event_row(event))
-            for table in ("questions", "approvals") if changed else ():
-                db.execute(f"UPDATE {table} SET deadline = 0 WHERE {some}", run_ids)  # noqa: S608 our own text
+            for open_ones in _WAITING_ONES if changed else ():
+                db.execute(f"UPDATE {open_ones} AND {some}", run_ids)
             return bool(changed)
 
         return await self.database.atomically(write)
@@ -359,6 +384,7 @@ class Store:
         where = f"WHERE run_id IN ({', '.join('?' * len(run_ids))})"
 
         def delete(db: sqlite3.Connection) -> None:
+            db.execute(f"{_NOTE_REMOVED} {where} {_NOTE_NEWEST}", run_ids)
             for table in RUN_TABLES:
                 db.execute(f"DELETE FROM {table} {where}", run_ids)  # noqa: S608 our own text
 
@@ -367,6 +393,7 @@ class Store:
     async def add_events(self, events: Sequence[Event]) -> None:
         rows = [_event_row(event) for event in events]
         await self.database.atomically(lambda db: db.executemany(_INSERT_EVENT, rows))
+        self._told()
 
     async def versions(self, run_ids: Iterable[str]) -> dict[str, tuple[RunStatus, int]]:
         """Status and number of the last event of each run that is there: another pair whenever
@@ -425,6 +452,10 @@ def _let(task: Task, why: str = "") -> AuditEntry:
 _INSERT_RUN = (
     "INSERT INTO runs (run_id, project, agent, caller, window, depth, status, owner, task, "
     "created) VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)"
+)
+_WAITING_ONES = (
+    "questions SET deadline = 0 WHERE status = 'pending_parent_reply'",
+    "approvals SET deadline = 0 WHERE decision = 'pending'",
 )
 _TAKE_UP = (
     "UPDATE runs SET owner = ?, suspended = NULL, status = 'pending', waits = NULL "
@@ -508,6 +539,13 @@ def _result(text: str) -> RunResult:
     return RunResult.model_validate_json(json.dumps(kept))
 
 
+_NOTE_REMOVED = (
+    "INSERT INTO removed_events (project, number) SELECT project, max(number) FROM events "
+    "JOIN runs USING (run_id)"
+)
+_NOTE_NEWEST = (
+    "GROUP BY project ON CONFLICT (project) DO UPDATE SET number = max(number, excluded.number)"
+)
 _EVENT_COLUMNS = "run_id, seq, at, kind, text, data"
 _LAST_NUMBER = "SELECT coalesce(max(seq), 0) FROM events WHERE run_id = ?"
 _INSERT_EVENT = f"INSERT INTO events ({_EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608 the same

@@ -135,6 +135,45 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         BEGIN DELETE FROM outside_calls WHERE number = OLD.number; END
         """,
     ),
+    # 8. One number for every event, in the order of commits and never given twice (decisions/0090);
+    # requests over HTTP that are made once; and the person at the page. `removed_events` has the
+    # last number that was deleted of a project: who reads on from before it has missed something.
+    (
+        """
+        CREATE TABLE numbered_events (
+            number INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, seq INTEGER NOT NULL,
+            at REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, data TEXT NOT NULL,
+            UNIQUE (run_id, seq))
+        """,
+        """
+        INSERT INTO numbered_events (run_id, seq, at, kind, text, data)
+            SELECT run_id, seq, at, kind, text, data FROM events LEFT JOIN runs USING (run_id)
+            ORDER BY created, run_id, seq
+        """,
+        "DROP TABLE events",
+        "ALTER TABLE numbered_events RENAME TO events",
+        """
+        CREATE TABLE removed_events (project TEXT PRIMARY KEY, number INTEGER NOT NULL)
+        WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE request_keys (
+            caller TEXT NOT NULL, method TEXT NOT NULL, path TEXT NOT NULL, key TEXT NOT NULL,
+            project TEXT NOT NULL, sha256 TEXT NOT NULL, at REAL NOT NULL, made TEXT NOT NULL,
+            answer TEXT NOT NULL, PRIMARY KEY (project, caller, method, path, key)) WITHOUT ROWID
+        """,
+        "CREATE INDEX request_keys_by_run ON request_keys (made)",
+        """
+        CREATE TRIGGER request_keys_go_with_runs AFTER DELETE ON runs
+        BEGIN DELETE FROM request_keys WHERE made = OLD.run_id; END
+        """,
+        "CREATE INDEX request_keys_by_time ON request_keys (at)",
+        """
+        CREATE TABLE page_logins (
+            sha256 TEXT PRIMARY KEY, kind TEXT NOT NULL, project TEXT NOT NULL,
+            expires REAL NOT NULL) WITHOUT ROWID
+        """,
+    ),
 )
 """Statements, each entry in its order; not a script, which would commit before it begins."""
 

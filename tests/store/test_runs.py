@@ -158,7 +158,8 @@ async def test_what_another_version_wrote_can_be_read(store: Store) -> None:
     await store.database.write(
         "UPDATE runs SET result = ? WHERE run_id = 'r1'", json.dumps(written)
     )
-    await store.database.write("INSERT INTO events VALUES ('r1', 1, 0.0, 'novel', 'a thing', '{}')")
+    values = "1, 'r1', 1, 0.0, 'novel', 'a thing', '{}'"
+    await store.database.write(f"INSERT INTO events VALUES ({values})")
     record = await store.run("r1")
     assert record is not None
     assert record.result == result

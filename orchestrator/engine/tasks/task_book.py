@@ -7,8 +7,10 @@ What status a run is shown with is decided here, by `shown_status`, for every su
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Literal
 
 import anyio
@@ -95,6 +97,9 @@ class TaskView(Frozen):
     created: float = 0.0
     ended: float | None = None
     parent_run_id: str = ""
+    depth: int = 0
+    workspace: Path | None = None
+    session: str = ""
     questions: tuple[Question, ...] = ()
     """That wait for an answer: the task's own, and those of runs that work for it."""
     approvals: tuple[Approval, ...] = ()
@@ -183,6 +188,10 @@ class TaskBook:
         shown = _shown(record, question=bool(questions), approval=bool(approvals))
         return _view(shown, questions=tuple(questions), approvals=tuple(approvals))
 
+    async def check(self, run_id: str, caller: str | None) -> None:
+        """RunNotFound if there is no such run, or none that this caller may see."""
+        await self._record(run_id, caller)
+
     async def record(self, run_id: str) -> RunRecord:
         """One run as the store has it, but with the status that is shown; for the operator."""
         (shown,) = await self._with_shown_statuses([await self._record(run_id, None)])
@@ -214,22 +223,33 @@ class TaskBook:
         limit: int = 50,
         projects: Sequence[str] | None = None,
         results: bool = False,
+        asked_for: bool = False,
+        parent: str = "",
+        before: tuple[float, str] | None = None,
     ) -> tuple[RunRecord, ...]:
         """Runs of some projects or of all, the newest first, with the statuses that are shown; two
-        or three queries in all.
+        or three queries in all. The last three are as `find_runs` has them.
         """
         wanted = frozenset(statuses)
         ends = tuple(wanted & FINAL)
+        find = partial(
+            self.store.find_runs,
+            caller,
+            agent=agent,
+            projects=projects,
+            asked_for=asked_for,
+            parent=parent,
+            before=before,
+        )
         found: tuple[RunRecord, ...] = ()
         if ends or not wanted:
-            found = await self.store.find_runs(
-                caller, ends, agent, limit, projects=projects, results=results
-            )
+            found = await find(ends, limit=limit, results=results)
         if wanted - FINAL:  # what is shown of these is not what is stored: look at all of them
-            found += await self.store.find_runs(caller, OPEN, agent, limit=-1, projects=projects)
+            found += await find(OPEN, limit=-1)
         shown = await self._with_shown_statuses(found)
         chosen = [record for record in shown if not wanted or record.status in wanted]
-        return tuple(sorted(chosen, key=lambda record: -record.created)[:limit])
+        newest = sorted(chosen, key=lambda run: (run.created, run.run_id), reverse=True)
+        return tuple(newest[:limit])
 
     async def families(
         self, *, limit: int, projects: Sequence[str] | None = None
@@ -327,13 +347,15 @@ class TaskBook:
         reject_all: bool = False,
         inputs: dict[str, dict[str, object]] | None = None,
         message: str = "",
+        messages: Mapping[str, str] | None = None,
         person: bool = False,
     ) -> tuple[Approval, ...]:
         """Decide tool calls that wait; RunRefused if one of those named does not, or not any more,
         or if one is to be allowed that only a person may allow. That is the operator, and whoever
         answered a client's form (`person`); a caller may be a model. It may refuse any of them.
 
-        What was decided, in the order it was asked for.
+        `message` is why not, for the agent, and `messages` the same by call. What was decided, in
+        the order it was asked for.
         """
         record = await self._record(run_id, caller)
         asked = await self._exchanges.approvals(run_id, pending=True)
@@ -354,10 +376,11 @@ class TaskBook:
                 why = "approval_by: user, and no person has allowed it"
                 await self._note(record, caller, "approve", _call(each), why, allowed=False)
             raise RunRefused(_for_a_person(persons))
-        why = message or "the caller has rejected this; do without it"
+        usual = message or "the caller has rejected this; do without it"
         late = []
         for call in sorted(approved | rejected):
             refused = call in rejected
+            why = (messages or {}).get(call) or usual
             about = next(_call(each) for each in asked if each.call_id == call)
             await self._note(record, caller, "approve", about, why * refused, allowed=not refused)
             if refused:
@@ -576,6 +599,9 @@ def _view(
         created=record.created,
         ended=record.ended,
         parent_run_id=record.parent_run_id,
+        depth=record.depth,
+        workspace=record.workspace,
+        session=record.session,
         questions=questions,
         approvals=approvals,
         result=record.result,

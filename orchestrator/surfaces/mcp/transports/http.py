@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import uvicorn
@@ -27,6 +27,9 @@ from orchestrator.domain.words import STOPPED
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.transports.served import OpenServed, Served, orchestrator_served
+
+if TYPE_CHECKING:
+    from orchestrator.surfaces.http.api import Api
 
 LAST_ANSWERS_SECONDS = 2
 """For answers that are under way when the server is told to stop."""
@@ -63,15 +66,19 @@ async def _serve(settings: Settings, served: Served, listener: socket.socket, ur
     async def health(_: Request) -> JSONResponse:
         return JSONResponse({"ok": True})
 
-    app = noting_refusals(
-        server.streamable_http_app(transport_security=_allowed_hosts(settings, url)), served
-    )
+    allowed = allowed_hosts(settings, url)
+    app = noting_refusals(server.streamable_http_app(transport_security=allowed), served)
+    api = None if served.web is None else served.web(allowed)
+    if api is not None:
+        from orchestrator.surfaces.http.api import beside
+
+        app = beside(app, api)
     web = _Web(
         uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_ANSWERS_SECONDS)
     )
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_on_signal, web, served)
-        for work in served.beside:
+        tasks.start_soon(_stop_on_signal, web, served, api)
+        for work in (*served.beside, *([api.serve_events] if api is not None else [])):
             tasks.start_soon(work)
         print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
         await web.serve([listener])
@@ -105,12 +112,14 @@ class _Web(uvicorn.Server):
         yield
 
 
-async def _stop_on_signal(web: uvicorn.Server, served: Served) -> None:
+async def _stop_on_signal(web: uvicorn.Server, served: Served, api: Api | None) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             # Streams that clients hold open end only by being cut: a traceback each, otherwise.
             for name in ("uvicorn.error", "mcp"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
+            if api is not None:
+                api.leave()
             served.leave(STOPPED)
             web.should_exit = True
 
@@ -152,7 +161,7 @@ def _caller(settings: Settings) -> str:
     return known_caller(named, DEFAULT_CALLER, deny_missing=settings.deny_on_missing_caller)
 
 
-def _allowed_hosts(settings: Settings, url: str) -> TransportSecuritySettings:
+def allowed_hosts(settings: Settings, url: str) -> TransportSecuritySettings:
     """The names that we answer to. A page in a browser that was lured here uses another one."""
     own = url.removeprefix("http://").rpartition(":")[0]
     names = sorted({own, "127.0.0.1", "localhost", "[::1]", *settings.http_hosts})

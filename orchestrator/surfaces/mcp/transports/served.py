@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -15,6 +15,11 @@ from orchestrator.settings import Settings
 from orchestrator.surfaces.mcp.arguments import WhoCalls
 from orchestrator.surfaces.mcp.late_service import LateService
 from orchestrator.surfaces.mcp.server import build_server
+
+if TYPE_CHECKING:
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    from orchestrator.surfaces.http.api import Api
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
 """What runs as long as the server does."""
@@ -29,6 +34,8 @@ class Served(NamedTuple):
     """Told why all calls are about to be cancelled."""
     note_stranger: Callable[[str, str], Awaitable[None]]
     """Writes down where a request came from that was refused before anybody knew whose, and why."""
+    web: Callable[[TransportSecuritySettings], Api] | None = None
+    """What else is served over HTTP, for hosts and origins that are allowed."""
     open: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
     """Opens what is left for later: until then calls wait. OrchestratorError if it cannot be."""
 
@@ -58,5 +65,10 @@ async def orchestrator_served(
         async def note_stranger(where: str, why: str) -> None:
             await service.note_stranger(where, why)
 
+        def web(allowed: TransportSecuritySettings) -> Api:
+            from orchestrator.surfaces.http.api import Api, Behind  # stdin and stdout need neither
+
+            return Api(Behind(settings, service, late.tasks, late.open, note_stranger), allowed)
+
         beside = (watch, keep_warm, until_broken)
-        yield Served(server, beside, late.leave, note_stranger, late.open)
+        yield Served(server, beside, late.leave, note_stranger, web, late.open)

@@ -1,0 +1,73 @@
+"""Agents: which there are, and what they may do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import AgentNotFound
+from orchestrator.surfaces.http.bodies import AgentBody, AgentList, BrokenAgentBody
+from orchestrator.surfaces.http.endpoint import ApiCall, ApiReply, Endpoint
+from orchestrator.surfaces.mcp.arguments import agents_for
+
+if TYPE_CHECKING:
+    from orchestrator.domain.agent import AgentSpec
+
+
+async def list_agents(call: ApiCall) -> ApiReply:
+    catalog = call.parts.service.agents.current()
+    broken: tuple[BrokenAgentBody, ...] = ()
+    if call.asker.person:
+        broken = tuple(
+            BrokenAgentBody(name=each.name, problems=tuple(map(str, each.problems)))
+            for each in catalog.broken
+        )
+    items = tuple(agent_body(call, agent) for agent in known_agents(call))
+    return ApiReply(AgentList(items=items, broken=broken))
+
+
+async def look(call: ApiCall) -> ApiReply:
+    return ApiReply(agent_body(call, known_agent(call)))
+
+
+def known_agents(call: ApiCall) -> list[AgentSpec]:
+    """Those that who asks may run; a person, all of them."""
+    if call.asker.person:
+        return list(call.parts.service.agents.current().agents.values())
+    return agents_for(call.parts.service, call.asker.caller)
+
+
+def known_agent(call: ApiCall) -> AgentSpec:
+    """The one that the path names; AgentNotFound also for one that is another caller's."""
+    name = call.named("name")
+    for agent in known_agents(call):
+        if agent.name == name:
+            return agent
+    raise AgentNotFound("there is no such agent; GET /v1/agents lists yours")
+
+
+def agent_body(call: ApiCall, agent: AgentSpec) -> AgentBody:
+    doubts = call.parts.service.agents.current().warnings.get(agent.name, ())
+    return AgentBody(
+        name=agent.name,
+        description=agent.description,
+        model=agent.model,
+        runner=", ".join(agent.runner),
+        session=agent.session.keep,
+        workspace=agent.workspace.mode,
+        timeout_ms=agent.timeout_ms,
+        max_turns=agent.max_turns,
+        max_budget_usd=agent.max_budget_usd,
+        allowed_callers=agent.allowed_callers,
+        tools=agent.permissions.allow,
+        hosts=tuple(map(str, agent.network.allow)),
+        secrets=tuple(secret.name for secret in agent.secrets),
+        servers=tuple(use.use for use in agent.server_uses),
+        approval_by=agent.approval_by,
+        warnings=tuple(str(doubt) for doubt in doubts) if call.asker.person else (),
+    )
+
+
+AGENT_ENDPOINTS = (
+    Endpoint(*("GET", "/v1/agents", list_agents, "List agents"), {200: AgentList}),
+    Endpoint(*("GET", "/v1/agents/{name}", look, "Look at an agent"), {200: AgentBody}, (404,)),
+)

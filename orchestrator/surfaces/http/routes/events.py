@@ -1,0 +1,278 @@
+"""Events: of one run or of all that one may see; as pages, or as a stream that goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from orchestrator.domain.result import FINAL
+from orchestrator.engine.tasks.event_feed import FEED_PAGE, Follower
+from orchestrator.surfaces.http.bodies import (
+    MAX_NUMBER,
+    EventBody,
+    EventPage,
+    EventQuery,
+    RunEventQuery,
+)
+from orchestrator.surfaces.http.endpoint import ApiCall, ApiReply, Endpoint
+from orchestrator.surfaces.http.problems import HttpRefusal
+
+if TYPE_CHECKING:
+    from orchestrator.engine.tasks.event_feed import EventFeed
+    from orchestrator.store.numbered_events import KeptEvent
+
+STREAM_TYPE = "text/event-stream"
+
+STREAM_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # or a proxy keeps events until it has many
+}
+
+COMMENT_SECONDS = 15.0
+"""After which a stream on which nothing happens says so."""
+
+RETRY_FRAME = b"retry: 2000\n\n"
+"""Milliseconds after which a browser comes again."""
+
+COMMENT = b": still here\n\n"
+
+RESUME_HINT = "refresh_snapshot_then_resume"
+
+REMOVED = "removed"
+"""In the place of a status: the run was deleted."""
+
+_CURSOR = re.compile(r"[0-9]{1,19}")
+
+
+async def of_run(call: ApiCall) -> ApiReply | Response:
+    await call.check_seen(call.run_id)
+    query: RunEventQuery = call.query
+    feed, run_id = call.parts.feed, call.run_id
+    if not _wants_stream(call):
+        newest = await feed.line.newest()
+        ended = await _has_ended(call)
+        found = await feed.line.of_run(run_id, query.after or 0, query.limit + 1, kinds=query.kind)
+        return _page(found, query, newest, ended=ended)
+    after = _cursor(call, query)
+    if after and await _has_ended(call) and await feed.line.last_of_run(run_id) == after:
+        return Response(status_code=204, headers=STREAM_HEADERS)
+    return EventFrames(call, Follower(run_id=run_id), after or 0)
+
+
+async def of_all(call: ApiCall) -> ApiReply | Response:
+    query: EventQuery = call.query
+    feed, asker = call.parts.feed, call.asker
+    if _wants_stream(call):
+        return EventFrames(call, Follower(caller=asker.sees_as), _cursor(call, query))
+    newest = await feed.line.newest()
+    found: list[KeptEvent] = []
+    after = query.after or 0
+    while len(found) <= query.limit:
+        page = await feed.line.of_project(feed.project, after, FEED_PAGE)
+        if not page:
+            break
+        found += await _seen(feed, page, asker.sees_as)
+        after = page[-1].number
+    return _page(found, query, newest, ended=False)
+
+
+def _page(found: Sequence[KeptEvent], query: EventQuery, newest: int, *, ended: bool) -> ApiReply:
+    items = tuple(EventBody.model_validate_json(event.json) for event in found[: query.limit])
+    more = len(found) > query.limit
+    body = EventPage(
+        items=items,
+        next_after=items[-1].id if items else query.after or 0,
+        newest_event_id=newest,
+        ended=ended and not more,
+    )
+    return ApiReply(body)
+
+
+class EventFrames(Response):
+    """What came before, from the store; then what comes, as long as both sides are there."""
+
+    media_type = STREAM_TYPE
+
+    def __init__(self, call: ApiCall, follower: Follower, after: int | None) -> None:
+        super().__init__(headers=STREAM_HEADERS)
+        del self.headers["content-length"]
+        self._feed = call.parts.feed
+        self._follower = follower
+        self._after = after
+        self._leaving = call.parts.leaving
+        self._store = call.parts.service.store
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        follower = self._follower
+        with self._feed.following(follower):
+            async with anyio.create_task_group() as tasks:
+
+                async def until_gone() -> None:
+                    while (await receive())["type"] != "http.disconnect":
+                        pass
+                    tasks.cancel_scope.cancel()
+
+                async def until_leaving() -> None:
+                    await self._leaving.wait()
+                    follower.scope.cancel()
+
+                tasks.start_soon(until_gone)
+                tasks.start_soon(until_leaving)
+                with follower.scope:
+                    await send(start)
+                    async for frames in self._frames():
+                        await send(
+                            {"type": "http.response.body", "body": frames, "more_body": True}
+                        )
+                if not follower.cut:
+                    with anyio.move_on_after(LAST_FRAME_SECONDS):
+                        await send({"type": "http.response.body", "body": b""})
+                tasks.cancel_scope.cancel()
+        if follower.cut:
+            raise ReaderCut
+
+    async def _frames(self) -> AsyncIterator[bytes]:
+        feed, follower = self._feed, self._follower
+        newest = await feed.line.newest()
+        yield RETRY_FRAME + _control("hello", {"newest_event_id": newest})
+        if self._after is None:
+            self._after = newest
+        elif gap := await self._gap(newest):
+            yield _control("gap_detected", gap)
+            if self._after > newest:
+                self._after = 0 if follower.run_id else newest
+        async for page in self._before():
+            yield b"".join(event.frame for event in page)
+            if follower.run_id and page[-1].kind == "ended":
+                yield _end(page[-1])
+                return
+        follower.live = True
+        while not follower.over:
+            page = ()
+            with anyio.move_on_after(COMMENT_SECONDS) as quiet:
+                page = await follower.next()
+            if quiet.cancelled_caught:
+                yield COMMENT
+            elif page:
+                self._after = page[-1].number
+                yield b"".join(event.frame for event in page)
+                if follower.run_id and page[-1].kind == "ended":
+                    yield _end(page[-1])
+                    return
+        # Its run is over, and no event has said so: what there is of it, and that it has ended.
+        for event in await feed.line.of_run(follower.run_id, self._after, FEED_PAGE):
+            yield event.frame
+        record = await self._store.run(follower.run_id)
+        status = REMOVED if record is None else record.status
+        yield _control("end", {"run_id": follower.run_id, "status": status})
+
+    async def _before(self) -> AsyncIterator[Sequence[KeptEvent]]:
+        """What came before this moment. The follower joins first, and again if it read for so long
+        that more came than may wait for it.
+        """
+        feed, follower = self._feed, self._follower
+        while True:
+            upto = await feed.join(follower)
+            after = self._after or 0
+            while after < upto:
+                if follower.run_id:
+                    page = await feed.line.of_run(follower.run_id, after, FEED_PAGE, upto)
+                    seen: Sequence[KeptEvent] = page
+                else:
+                    page = await feed.line.of_project(feed.project, after, FEED_PAGE, upto)
+                    seen = await _seen(feed, page, follower.caller)
+                if not page:
+                    break
+                self._after = after = page[-1].number
+                if seen:
+                    yield seen
+            self._after = max(after, upto)
+            if not follower.missed:
+                return
+
+    async def _gap(self, newest: int) -> dict[str, object] | None:
+        """What to say if events after the cursor were removed, or the cursor is not of this store;
+        None if neither is so.
+        """
+        feed, after = self._feed, self._after or 0
+        removed = 0 if self._follower.run_id else await feed.line.removed(feed.project)
+        if after <= newest and (not after or after >= removed):
+            return None
+        return {
+            "requested_after_id": after,
+            "oldest_available_id": await feed.line.oldest(feed.project),
+            "newest_available_id": newest,
+            "resume_hint": RESUME_HINT,
+        }
+
+
+class ReaderCut(Exception):
+    """A reader has not read for so long that its stream is broken off."""
+
+
+LAST_FRAME_SECONDS = 1.0
+"""For the end of a stream to be sent."""
+
+
+async def _seen(
+    feed: EventFeed, events: Sequence[KeptEvent], caller: str | None
+) -> Sequence[KeptEvent]:
+    """Those that a caller may see; None sees all."""
+    if caller is None:
+        return events
+    audience = await feed.audience(event.run_id for event in events)
+    return [event for event in events if caller in audience[event.run_id]]
+
+
+async def _has_ended(call: ApiCall) -> bool:
+    record = await call.parts.service.store.run(call.run_id)
+    return record is None or record.status in FINAL
+
+
+def _control(name: str, said: dict[str, object]) -> bytes:
+    """A frame without an id: it moves no cursor."""
+    return f"event: {name}\ndata: {json.dumps(said)}\n\n".encode()
+
+
+def _end(event: KeptEvent) -> bytes:
+    status = json.loads(event.data).get("status", "")
+    return _control("end", {"run_id": event.run_id, "status": status})
+
+
+def _wants_stream(call: ApiCall) -> bool:
+    accepted = call.request.headers.get("accept", "")
+    return STREAM_TYPE in accepted and call.request.method == "GET"
+
+
+def _cursor(call: ApiCall, query: EventQuery) -> int | None:
+    """Where a stream goes on: the header is what a browser comes again with."""
+    header = call.request.headers.get("last-event-id", "")
+    if not header:
+        return query.after
+    if not _CURSOR.fullmatch(header) or int(header) > MAX_NUMBER:
+        raise HttpRefusal(400, "invalid_request", "Last-Event-ID is no id of an event")
+    return int(header)
+
+
+EVENT_ENDPOINTS = (
+    Endpoint(
+        *("GET", "/v1/runs/{run_id}/events", of_run, "Read or follow a run's events"),
+        {200: EventPage, 204: None},
+        (404,),
+        query=RunEventQuery,
+        streams=True,
+    ),
+    Endpoint(
+        *("GET", "/v1/events", of_all, "Read or follow the events of all runs that one may see"),
+        {200: EventPage},
+        query=EventQuery,
+        streams=True,
+    ),
+)

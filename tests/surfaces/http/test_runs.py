@@ -1,0 +1,51 @@
+"""Runs over HTTP: begin, list, look, answer, decide, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from tests.surfaces.http.api_stage import PATIENCE, ApiStage, on_api_stage
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiStage]:
+    async with on_api_stage(tmp_path_factory.mktemp("api")) as stage:
+        yield stage
+
+
+async def test_a_run_is_begun_looked_at_and_listed(stage: ApiStage) -> None:
+    async with stage.client() as main:
+        answer = await main.post("/v1/runs", json={"agent": "for-main", "prompt": "go"})
+        run_id = answer.json()["run_id"]
+        assert (answer.status_code, answer.headers["location"]) == (202, f"/v1/runs/{run_id}")
+        assert answer.json()["caller"] == "main"
+        with anyio.fail_after(PATIENCE):
+            while run_id not in stage.service.live:
+                await anyio.sleep(0.005)
+        await stage.ended(run_id, "an answer")
+        run = (await main.get(f"/v1/runs/{run_id}")).json()
+        assert (run["status"], run["result"], run["reason"]) == ("completed", "an answer", "ok")
+        page = (await main.get("/v1/runs", params={"status": "completed"})).json()
+        assert run_id in [row["run_id"] for row in page["items"]]
+
+
+async def test_who_waits_gets_the_answer_in_the_same_request(stage: ApiStage) -> None:
+    async with stage.client() as main, anyio.create_task_group() as group:
+
+        async def complete() -> None:
+            with anyio.fail_after(PATIENCE):
+                while not (new := set(stage.service.live) - known):
+                    await anyio.sleep(0.005)
+            stage.service.complete(new.pop(), "soon")
+
+        known = set(stage.service.live)
+        group.start_soon(complete)
+        body = {"agent": "for-main", "prompt": "go"}
+        answer = await main.post("/v1/runs", json=body, headers={"Prefer": "wait=60"})
+        assert (answer.status_code, answer.json()["result"]) == (200, "soon")
+        assert answer.headers["preference-applied"] == "wait=60"
