@@ -129,7 +129,7 @@ class ApiReply:
         return Response(text, self.status, dict(self.headers), media_type="application/json")
 
 
-Body = type[BaseModel] | str | None
+AnswerBody = type[BaseModel] | str | None
 """Of an answer: its model; the media type of what is no JSON; none."""
 
 Handle = Callable[[ApiCall], Awaitable[ApiReply | Response]]
@@ -143,7 +143,7 @@ class Endpoint:
     path: str
     handle: Handle
     summary: str
-    answers: Mapping[int, Body]
+    answers: Mapping[int, AnswerBody]
     """By status."""
     refusals: tuple[int, ...] = ()
     """Statuses of problems, besides those that any request can have."""

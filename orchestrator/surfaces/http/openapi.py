@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from orchestrator import __version__
-from orchestrator.surfaces.http.endpoint import Body, Endpoint
+from orchestrator.surfaces.http.endpoint import AnswerBody, Endpoint
 from orchestrator.surfaces.http.problems import PROBLEM_TYPE, ProblemBody
 
 REF = "#/components/schemas/{model}"
@@ -106,7 +106,7 @@ def _operation(each: Endpoint, named: dict[type[BaseModel], Any]) -> dict[str, A
 
 def _answer(
     status: int,
-    body: Body,
+    body: AnswerBody,
     named: dict[type[BaseModel], Any],
     each: Endpoint,
 ) -> dict[str, Any]:
