@@ -97,7 +97,7 @@ class Usage(Spent):
 
 
 class TriedRunner(Frozen):
-    """A runner that a run began on and that could not go on."""
+    """A runner that a run began on and that could not go on, or was not worth beginning on."""
 
     runner: str
     model: str
@@ -106,6 +106,8 @@ class TriedRunner(Frozen):
     cost_usd: float = 0.0
     """Of the run's own: what it had cost there."""
     estimated_usd: float = 0.0
+    passed_over: bool = False
+    """It was not begun on: its provider had just said what holds for every runner."""
 
 
 class ChangedFile(Frozen):

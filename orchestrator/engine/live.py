@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,10 +15,13 @@ from orchestrator.domain.task import Task
 from orchestrator.domain.words import CANCELLED, ended_as
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.desk import Desk
+from orchestrator.engine.fallback import OF_THE_PROVIDER, NextWays, next_ways, provider_of
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
 from orchestrator.engine.stage import Stage
 from orchestrator.errors import CallerRefused, RunRefused
+from orchestrator.gateway.model.money.price_table import ProviderName
+from orchestrator.gateway.model.verdicts import ModelVerdict
 from orchestrator.output import fenced
 from orchestrator.plan import Plan
 from orchestrator.runners.contract import PARENT
@@ -96,9 +99,11 @@ class LiveRun:
     used_before: Usage = field(default_factory=Usage)
     """What it had used on those."""
     handed_on: bool = False
-    """What the agent had changed in its copy there is put into the next one."""
-    elsewhere: bool = False
-    """It failed for a reason that may not hold for another provider's model."""
+    """What the agent had changed in its copy there is in the one that it has now."""
+    verdict: ModelVerdict = ""
+    """What the model API made of its last request, if it failed for that."""
+    failed_providers: dict[ProviderName, ModelVerdict] = field(default_factory=dict)
+    """Those that it has asked in vain, and what they said."""
 
     # How it ends, and what comes of it; filled in as it goes on
 
@@ -160,16 +165,26 @@ class LiveRun:
         self.status, self.reason, self.message = status, reason, message
 
     @property
-    def may_go_elsewhere(self) -> bool:
+    def may_fall_back(self) -> bool:
         """Another runner could go on with it, in the time and for the money that are left."""
-        if self.status == "completed" or not self.elsewhere or self.hurried:
+        unlucky = self.verdict in OF_THE_PROVIDER
+        not_begun = bool(self.tried) and self.reason == "start_failed"
+        if self.status == "completed" or self.hurried or not (unlucky or not_begun):
             return False
         broke = self.budget_left is not None and self.budget_left <= 0
         late = self.clock.spent >= self.clock.seconds
         return bool(self.prepared.others) and not broke and not late
 
-    def go_elsewhere(self, prepared: Prepared) -> None:
-        """Begin again on the next runner."""
+    def next_ways(self) -> NextWays:
+        """The runners that could go on with it, and those that could not for what its providers
+        have said.
+        """
+        if self.verdict in OF_THE_PROVIDER:
+            self.failed_providers[provider_of(self.prepared.way)] = self.verdict
+        return next_ways(self.prepared.others, self.failed_providers)
+
+    def fall_back(self, prepared: Prepared, passed_over: Sequence[TriedRunner] = ()) -> None:
+        """Begin again on the next runner, and not on those."""
         way, usage = self.prepared.way, self.usage
         tried = TriedRunner(
             runner=way.runner,
@@ -179,7 +194,7 @@ class LiveRun:
             cost_usd=0.0 if self.scripted else round(usage.cost_usd, 6),
             estimated_usd=0.0 if self.scripted else round(usage.estimated_usd, 6),
         )
-        self.tried.append(tried)
+        self.tried += (tried, *passed_over)
         self.record.note(
             "fallback",
             f"{way.runner} cannot go on ({tried.message}); {prepared.way.runner} does",
@@ -190,7 +205,7 @@ class LiveRun:
         self.used_before, self.usage = self.used_before.plus(usage), Usage()
         self.prepared = prepared
         self.status, self.reason, self.message = "failed", "machinery", ""
-        self.elsewhere, self.steered, self.nudged = False, 0, False
+        self.verdict, self.handed_on, self.steered, self.nudged = "", False, 0, False
 
     def new_attempt(self) -> None:
         """The agent begins a turn that may be the answer."""

@@ -117,7 +117,7 @@ async def _copied_workspace(
         yield None
         return
     snapshot = await copies.bring(plan.copied_workspace, plan.agent, stage.container, record)
-    if live.handed_on:
+    if live.tried:
         live.handed_on = await copies.carry_over(plan.task.run_id, stage.container, record)
     try:
         yield snapshot

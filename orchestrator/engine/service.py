@@ -402,27 +402,29 @@ class Service:
         live.record.add_secrets(prepared.secrets)
         async with self._at_work(live):
             await execute(live, self._staging.stage(prepared, live), self.copies)
-            while live.may_go_elsewhere and (other := await self._elsewhere(live)):
+            while live.may_fall_back and (other := await self._next_runner(live)):
                 await execute(live, self._staging.stage(other, live), self.copies)
 
-    async def _elsewhere(self, live: LiveRun) -> Prepared | None:
-        """What the run needs on its next runner, which goes on with what is done of it; None if
-        none of them can be had: then it has ended as it did on this one.
+    async def _next_runner(self, live: LiveRun) -> Prepared | None:
+        """What the run needs on its next runner; None if none of them can be had: then it has ended
+        as it did on this one.
         """
-        now = live.prepared
-        for at, way in enumerate(now.others):
+        now, record = live.prepared, live.record
+        ways, passed_over = live.next_ways()
+        for each in passed_over:
+            record.note("warning", f"{each.runner} is {each.message}")
+        for at, way in enumerate(ways):
             try:
                 prepared = await self._staging.planner.prepare(
-                    now.agent, now.task, ways=now.others[at:]
+                    now.agent, now.task, partial(record.note, "image"), ways=ways[at:]
                 )
             except OrchestratorError as exc:
-                live.record.note("warning", f"{way.runner} cannot go on with the run: {exc}")
+                record.note("warning", f"{way.runner} cannot go on with the run: {exc}")
                 continue
-            live.record.add_secrets(prepared.secrets)
-            live.go_elsewhere(prepared)
-            copied = prepared.plan.copied_workspace is not None
-            live.handed_on = copied and await self.copies.put_by(live.run_id)
+            record.add_secrets(prepared.secrets)
+            live.fall_back(prepared, passed_over)
             return prepared
+        live.tried += passed_over
         return None
 
     @asynccontextmanager

@@ -17,7 +17,7 @@ from orchestrator.engine.stage import Stage
 from orchestrator.gateway.elsewhere import run_elsewhere
 from orchestrator.gateway.model.access import ModelAccess
 from orchestrator.gateway.model.bill import LastAnswer
-from orchestrator.gateway.model.failures import ELSEWHERE, model_failure, reason_of
+from orchestrator.gateway.model.failures import model_failure, reason_of
 from orchestrator.runners.contract import Abilities
 from orchestrator.runners.signs import TurnEnded
 
@@ -131,8 +131,7 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
         live.fail("deadline", too_late(live), "timed_out")
         return True
     if ended.reason != "ok":
-        verdict = access.bill.last.verdict
-        live.elsewhere = verdict in ELSEWHERE
+        verdict = live.verdict = access.bill.last.verdict
         live.fail(ended.reason, model_failure(ended.reason, ended.text, access.way, verdict))
         return True
     value: object = ended.text
@@ -151,10 +150,10 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
 def _of_budget(live: LiveRun, access: ModelAccess) -> str:
     """What counts against the budget: what is known, what is not, and what others have used."""
     usage = access.bill.usage
-    elsewhere = live.used_before.budgeted_usd
+    before_here = live.used_before.budgeted_usd
     before = 0.0 if live.before is None else live.before.usage.budgeted_usd
     estimated = usage.budgeted_usd - usage.cost_usd
-    others = live.spent_usd - usage.budgeted_usd - before - elsewhere
+    others = live.spent_usd - usage.budgeted_usd - before - before_here
     parts = [f"${usage.cost_usd:.4f}"]
     if estimated > 0:
         parts.append(f"by estimate ${estimated:.4f} more for answers that broke off")
@@ -162,8 +161,8 @@ def _of_budget(live: LiveRun, access: ModelAccess) -> str:
         parts.append(f"${others:.4f} through agents that it ran")
     if before > 0:
         parts.append(f"${before:.4f} before its orchestrator was killed")
-    if elsewhere > 0:
-        parts.append(f"${elsewhere:.4f} on other runners")
+    if before_here > 0:
+        parts.append(f"${before_here:.4f} on other runners")
     budget = live.budget_usd
     return f"{' and '.join(parts)}{'' if budget is None else f' of ${budget:.4f}'}"
 

@@ -89,8 +89,10 @@ def tried(result: RunResult) -> str:
     """On which runners it began before the one that it ended on; "" if on none."""
     if not result.tried:
         return ""
-    gave_up = ", ".join(f"{each.runner} ({each.reason})" for each in result.tried)
-    return f"{gave_up} could not go on, {result.runner} did"
+    over = ", ".join(each.runner for each in result.tried if each.passed_over)
+    said = ", ".join(f"{e.runner} ({e.reason})" for e in result.tried if not e.passed_over)
+    parts = [f"{said} could not go on, {result.runner} did"] * bool(said)
+    return "; ".join([*parts, *[f"{over} passed over"] * bool(over)])
 
 
 def span(seconds: float) -> str:

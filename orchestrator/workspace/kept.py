@@ -1,11 +1,14 @@
 """What is kept of the copies of runs, in one folder.
 
 RUN is what a run has handed back, RUN.MILLISECONDS a checkpoint: what it had changed by then. Both
-are written as RUN.new and renamed, so that a crash leaves the checkpoint before it as it was.
+are written as RUN.new and renamed, so that a crash leaves the checkpoint before it as it was. A run
+that goes on with another runner hands back once more; what was RUN is RUN.tried-1 then.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import shutil
 import time
@@ -27,8 +30,9 @@ HANDED = "handed.json"
 EARLIER_COPY = ".before"
 """Of the name: what a run had saved before its orchestrator was killed and it began again."""
 
-TRIED_COPY = ".tried"
-"""The same of what it had changed on a runner that could not go on."""
+TRIED_COPY = ".tried-"
+"""The same, and a number, of what it had handed back on a runner that could not go on. It is there
+once another has handed back: until then it is the run's."""
 
 RUN_ID = re.compile(r"r[0-9a-f]{1,32}")
 """The ids that we give: a record of runs that another program wrote may hold any text."""
@@ -81,6 +85,9 @@ class Kept:
         before, new = self.checkpoints(run_id), self.of(run_id).with_suffix(".new")
         if handed.changed_files:
             (new / HANDED).write_text(handed.model_dump_json())
+        if not at_work:
+            self._put_by(run_id)
+        if handed.changed_files:
             name = f".{int(handed.at * 1000)}" if at_work else ""
             new.rename(self.of(run_id).with_suffix(name))
         for stale in (*before, new):
@@ -91,19 +98,31 @@ class Kept:
 
         Several processes may do so at once.
         """
-        before = self.checkpoints(run_id)
+        before, handed = self.checkpoints(run_id), self.handed(run_id)
         for last in before[-1:]:
+            if handed is not None and _saved_at(last) > handed.at:  # on an earlier runner
+                self._put_by(run_id)
             with suppress(OSError):  # another process was faster, or the run had just handed back
                 last.rename(self.of(run_id))
         for stale in (*before, self.new(run_id)):
             shutil.rmtree(stale, ignore_errors=True)
         return self.handed(run_id)
 
-    def set_aside(self, run_id: str, suffix: str = EARLIER_COPY) -> Handed | None:
+    def next_aside(self, run_id: str) -> Path:
+        """Where what a run has handed back is once it hands back again, on another runner."""
+        own = self.of(run_id)
+        places = (own.with_suffix(f"{TRIED_COPY}{number}") for number in itertools.count(1))
+        return next(place for place in places if not os.path.lexists(place))
+
+    def _put_by(self, run_id: str) -> None:
+        with suppress(FileNotFoundError):  # there is nothing, as a rule
+            self.of(run_id).rename(self.next_aside(run_id))
+
+    def set_aside(self, run_id: str) -> Handed | None:
         """Make room for a run that begins again; what it had saved, which RUN.before has then."""
         if self.recall(run_id) is None:
             return None
-        aside = self.of(run_id).with_suffix(suffix)
+        aside = self.of(run_id).with_suffix(EARLIER_COPY)
         shutil.rmtree(aside, ignore_errors=True)
         saved = self.handed(run_id)
         self.of(run_id).rename(aside)
@@ -118,7 +137,7 @@ class Kept:
 
     def remove(self, run_id: str) -> None:
         own = self.of(run_id)
-        earlier = (own.with_suffix(suffix) for suffix in (EARLIER_COPY, TRIED_COPY))
+        earlier = (own.with_suffix(EARLIER_COPY), *self._folder.glob(f"{own.name}{TRIED_COPY}*"))
         for place in (own, *earlier, self.new(run_id), *self.checkpoints(run_id)):
             shutil.rmtree(place, ignore_errors=True)
 
@@ -128,6 +147,10 @@ class Kept:
         for folder in self._folder.iterdir() if self._folder.is_dir() else ():
             sizes[folder.name.partition(".")[0]] += sum(map(_size, folder.rglob("*")))
         return sizes
+
+
+def _saved_at(checkpoint: Path) -> float:
+    return int(checkpoint.suffix[1:]) / 1000 if checkpoint.suffix[1:].isdecimal() else 0.0
 
 
 def _size(path: Path) -> int:

@@ -94,3 +94,33 @@ def test_a_name_that_is_no_run_leads_nowhere(tmp_path: Path) -> None:
     for run_id in ("../x", "r1.new", "*"):
         with pytest.raises(ApplyRefused, match="is no run"):
             Kept(tmp_path).remove(run_id)
+
+
+def hand_back(kept: Kept, what: Handed) -> None:
+    write(kept, what)
+    kept.keep("r1", what, at_work=False)
+
+
+def test_what_each_of_several_runners_handed_back_stays_and_the_last_counts(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    for at, path in ((1000.0, "a"), (2000.0, "b"), (3000.0, "c")):
+        hand_back(kept, handed(at, path))
+    assert names(tmp_path) == ["r1", "r1.tried-1", "r1.tried-2"]
+    assert [(tmp_path / name / "content").read_text() for name in names(tmp_path)] == [*"cab"]
+    hand_back(kept, handed(4000.0))  # this one has put all of it back
+    assert names(tmp_path) == ["r1.tried-1", "r1.tried-2", "r1.tried-3"]
+    assert kept.handed("r1") is None
+    kept.remove("r1")
+    assert names(tmp_path) == []
+
+
+def test_a_runner_that_is_lost_leaves_its_checkpoint_or_what_was_handed_back_before_it(
+    tmp_path: Path,
+) -> None:
+    kept = Kept(tmp_path)
+    hand_back(kept, handed(1000.0, "a"))
+    assert kept.recall("r1") == handed(1000.0, "a"), "the next one has not even begun"
+    checkpoint(kept, handed(2000.0, "b"))
+    assert names(tmp_path) == ["r1", "r1.2000000"]
+    assert kept.recall("r1") == handed(2000.0, "b")
+    assert names(tmp_path) == ["r1", "r1.tried-1"]

@@ -31,7 +31,7 @@ from orchestrator.workspace.changes.collected import Changes, load_changes
 from orchestrator.workspace.git.mounts import git_mounts
 from orchestrator.workspace.git.named import named_by_git
 from orchestrator.workspace.guards import changes_in_place, guarded_mounts
-from orchestrator.workspace.kept import TRIED_COPY, Handed, Kept
+from orchestrator.workspace.kept import Handed, Kept
 from orchestrator.workspace.paths import Root
 from orchestrator.workspace.reading.pack import NAMED_PATHS, in_words, shown
 from orchestrator.workspace.reading.tree import Snapshot, nowhere
@@ -239,20 +239,20 @@ class Copies:
         if files := len(handed.changed_files):
             record.note("workspace", f"{counted(files, 'file')} changed so far; saved", files=files)
 
-    async def put_by(self, run_id: str) -> bool:
-        """Keep what a run has handed back for its next runner; False if there is nothing."""
-        put = partial(self.kept.set_aside, run_id, TRIED_COPY)
-        return await anyio.to_thread.run_sync(put) is not None
-
     async def carry_over(self, run_id: str, container: Container, record: Record) -> bool:
-        """Do to a new copy what was put by; False, and it is told, if that cannot be done."""
-        folder = self.kept.of(run_id).with_suffix(TRIED_COPY)
+        """Do to a new copy what the run has handed back of the one before, on another runner;
+        False if that is nothing, or, and it is told, cannot be done.
+        """
+        if await anyio.to_thread.run_sync(self.kept.handed, run_id) is None:
+            return False
+        folder = self.kept.of(run_id)
         try:
             changes = await anyio.to_thread.run_sync(load_changes, folder)
             await carry_in(container, changes)
         except (ApplyRefused, CopyFailed) as exc:
+            aside = self.kept.next_aside(run_id)
             message = f"what the runner before had changed is not in the copy: {exc}"
-            record.note("warning", f"{message}. It is kept in {folder}")
+            record.note("warning", f"{message}. It stays in {aside} once this one hands back")
             return False
         files = len(changes.files)
         line = f"{counted(files, 'file')} that the runner before had changed are in the copy"

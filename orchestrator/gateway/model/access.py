@@ -22,7 +22,7 @@ from orchestrator.gateway.model.errors import ModelError
 from orchestrator.gateway.model.exchange import ModelExchange, Road
 from orchestrator.gateway.model.formats.contract import Format, Looked, ModelCall, Rules
 from orchestrator.gateway.model.formats.known import FORMATS
-from orchestrator.gateway.model.given import IsOffered, every_tool, may_use
+from orchestrator.gateway.model.given import IsOffered, every_tool, is_side_model, may_use
 from orchestrator.gateway.model.request import Asked, Unreadable, read_body
 from orchestrator.gateway.model.upstream import ModelWay, Upstream
 from orchestrator.runners.contract import WireFormat
@@ -182,8 +182,10 @@ class ModelAccess:
         if self._model and not (asked.plain_model and may_use(self._model, asked.model, provider)):
             log.info("refused the model %r to a container", asked.model)
             return model_errors.other_model(asked.model, self._model)
-        if bill.gives_up():
-            return model_errors.too_many_failures(bill.last.verdict, bill.failed_in_a_row)
+        side_model = is_side_model(self._model, asked.model, provider) if self._model else False
+        streak = bill.streak(side_model=side_model, offers_tools=asked.offers_tools)
+        if hopeless := bill.gives_up(streak):
+            return model_errors.too_many_failures(hopeless.verdict, hopeless.failed)
         if not bill.takes_turn():
             return model_errors.out_of_turns(bill.most_requests)
         if paid_from is not None and not await paid_from.admit(asked.ceiling_usd):
@@ -200,7 +202,10 @@ class ModelAccess:
             self._under_way.discard(exchange)
             leave()
 
-        exchange = ModelExchange(request, self.format, call, asked, self._road, paid_from, ended)
+        exchange = ModelExchange(
+            *(request, self.format, call, asked, self._road, paid_from, ended),
+            side_model=side_model,
+        )
         self._under_way.add(exchange)
         return exchange
 

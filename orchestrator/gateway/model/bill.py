@@ -38,6 +38,29 @@ class LastAnswer(NamedTuple):
     """In the API's words, without the credential."""
 
 
+class Streak:
+    """Requests of one sort: what the API made of the latest, and how many have failed in a row."""
+
+    def __init__(self) -> None:
+        self.last: LastAnswer | None = None
+        self.failed = 0
+        """Since the CLI was told something. Those that were under way together count as one: a CLI
+        that has its subagents work side by side meets an overload ten times at once."""
+
+    def note(self, answer: LastAnswer, failed_before: int) -> None:
+        self.last = answer
+        failed = max(self.failed, failed_before + 1)
+        self.failed = 0 if answer.verdict in ANSWERED else failed
+
+    @property
+    def verdict(self) -> ModelVerdict:
+        return "" if self.last is None else self.last.verdict
+
+    @property
+    def is_hopeless(self) -> bool:
+        return self.failed >= FEWER_IN_A_ROW.get(self.verdict, FAILURES_IN_A_ROW)
+
+
 class ModelRequestSeen(Tally):
     """One request to the model that has ended, for the run's record.
 
@@ -81,11 +104,11 @@ class ModelBill:
         """A request was refused for want of budget."""
         self.out_of_turns = False
         """A request was refused because there were too many."""
-        self.last = LastAnswer()
-        """By which the engine decides whether another model, or another time, would help."""
-        self.failed_in_a_row = 0
-        """Since the CLI was told something. Those that were under way together count as one: a CLI
-        that has its subagents work side by side meets an overload ten times at once."""
+        self._main, self._by_the_way = Streak(), Streak()
+        """The agent's own requests, and others of the CLI's, such as for a title: neither tells
+        anything of the other."""
+        self._offers_tools = False
+        """The agent's requests do."""
         self.gave_up = False
         """A request was refused because too many before it had failed."""
         self._admitted = 0
@@ -99,22 +122,36 @@ class ModelBill:
         """The CLI was told something new: until it asks the model again, it has begun nothing."""
         self.begun = False
         self._admitted = 0
-        self.failed_in_a_row = 0
+        self._main.failed = self._by_the_way.failed = 0
         self.gave_up = False
 
-    def gives_up(self) -> bool:
-        """Whether so many requests have failed that no more are made for this turn."""
-        most = FEWER_IN_A_ROW.get(self.last.verdict, FAILURES_IN_A_ROW)
-        if self.failed_in_a_row < most:
-            return False
-        if not self.gave_up:
-            self._observer.tell(
-                ModelRequestSeen(
-                    status=400, error_type="too_many_failures", verdict=self.last.verdict
+    @property
+    def last(self) -> LastAnswer:
+        """By which the engine decides whether another model, or another time, would help."""
+        return self._main.last or self._by_the_way.last or LastAnswer()
+
+    def streak(self, *, side_model: bool = False, offers_tools: bool = True) -> Streak:
+        """Of requests of one sort: those to a side model, or without tools where others have some,
+        are made by the way.
+        """
+        self._offers_tools |= offers_tools and not side_model
+        by_the_way = side_model or (self._offers_tools and not offers_tools)
+        return self._by_the_way if by_the_way else self._main
+
+    def gives_up(self, streak: Streak) -> Streak | None:
+        """The streak that has failed so often that no more requests are made for this turn, if one
+        has: this one, or the agent's own.
+        """
+        hopeless = next((each for each in (self._main, streak) if each.is_hopeless), None)
+        if hopeless is not None:
+            if not self.gave_up:
+                self._observer.tell(
+                    ModelRequestSeen(
+                        status=400, error_type="too_many_failures", verdict=hopeless.verdict
+                    )
                 )
-            )
-        self.gave_up = True
-        return True
+            self.gave_up = True
+        return hopeless
 
     def takes_turn(self) -> bool:
         """Count one more request; False if there were too many."""
@@ -164,16 +201,16 @@ class ModelBill:
         *,
         said: str = "",
         failed_before: int | None = None,
+        streak: Streak | None = None,
     ) -> None:
-        """A request has ended that was admitted with that ceiling, after so many had failed in a
-        row; `said` is what the API said of an error.
+        """A request has ended that was admitted with that ceiling, after so many of its streak had
+        failed; `said` is what the API said of an error.
         """
         self.give_back(ceiling_usd)
         if seen.error_type not in UNWAITED:
-            self.last = LastAnswer(seen.verdict, seen.status, said)
-            before = self.failed_in_a_row if failed_before is None else failed_before
-            failed = max(self.failed_in_a_row, before + 1)
-            self.failed_in_a_row = 0 if seen.verdict in ANSWERED else failed
+            streak = streak or self._main
+            before = streak.failed if failed_before is None else failed_before
+            streak.note(LastAnswer(seen.verdict, seen.status, said), before)
         used = self.usage
         self.usage = Usage(
             requests=used.requests + 1,

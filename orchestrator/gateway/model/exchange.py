@@ -13,7 +13,7 @@ import anyio
 from orchestrator.gateway.http.headers import CLIENT_GONE, Headers, end_to_end, first_value
 from orchestrator.gateway.http.server import Cut, HttpRequest, HttpResponse
 from orchestrator.gateway.model import errors as model_errors
-from orchestrator.gateway.model.bill import ModelBill, ModelRequestSeen
+from orchestrator.gateway.model.bill import ModelBill, ModelRequestSeen, Streak
 from orchestrator.gateway.model.credential import Credential
 from orchestrator.gateway.model.formats.contract import Format, ModelCall, PassedHeaders
 from orchestrator.gateway.model.money.metering import Meter, Tally
@@ -55,6 +55,8 @@ class ModelExchange:
         road: Road,
         bill: ModelBill | None,
         on_end: Callable[[ModelExchange], None],
+        *,
+        side_model: bool = False,
     ) -> None:
         self._request = request
         self._api = api
@@ -63,7 +65,8 @@ class ModelExchange:
         self._road = road
         self._bill = bill
         """None for a request that costs nothing; it has admitted all others."""
-        self._failed_before = bill.failed_in_a_row if bill is not None else 0
+        self._side_model = side_model
+        self._failed_before = self._streak(bill).failed if bill is not None else 0
         self._on_end = on_end
         self._held = AsyncExitStack()
         self._meter = Meter(asked, api.reading())
@@ -71,6 +74,11 @@ class ModelExchange:
         self._began = time.monotonic()
         self._status = 0
         self._ended = False
+
+    def _streak(self, bill: ModelBill) -> Streak:
+        """Asked again at the end: by then it may be known that the agent's requests offer tools."""
+        offers_tools = self._asked.offers_tools
+        return bill.streak(side_model=self._side_model, offers_tools=offers_tools)
 
     async def answer(self) -> HttpResponse:
         """What the container gets. Until its `close`, the exchange is under way."""
@@ -175,6 +183,7 @@ class ModelExchange:
             self._asked.ceiling_usd,
             said=said.decode(errors="replace"),
             failed_before=self._failed_before,
+            streak=self._streak(self._bill),
         )
 
     async def _close(self) -> None:

@@ -28,9 +28,6 @@ VERDICT_REASONS: dict[ModelVerdict, Reason] = {
 """Why a turn has no answer, by what the gateway has seen of its last request; any other is an
 api_error."""
 
-ELSEWHERE: frozenset[ModelVerdict] = frozenset(("quota", "rate_limit", "overloaded", "auth"))
-"""What does not hold for another provider: there the same task may well be answered."""
-
 
 def reason_of(verdict: ModelVerdict) -> Reason:
     """What a turn came to whose last request came to that."""

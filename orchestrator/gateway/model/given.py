@@ -49,10 +49,23 @@ def may_use(given: str, asked: str, provider: ProviderName = "anthropic") -> boo
     An alias such as "sonnet" stands for every model of its family; any other name is itself, with a
     date or without. Models of the small families are always there.
     """
+    return _is_given(given, asked, provider) or is_side_model(given, asked, provider)
+
+
+def is_side_model(given: str, asked: str, provider: ProviderName = "anthropic") -> bool:
+    """Whether a model is a small one that a CLI asks for by the way, and not the one given."""
+    families = SIDE_MODELS[provider][1]
+    return not _is_given(given, asked, provider) and _is_of(families, asked, provider)
+
+
+def _is_given(given: str, asked: str, provider: ProviderName) -> bool:
     if undecorated(given) == undecorated(asked) != "":
         return True
-    vendor, side = SIDE_MODELS[provider]
-    families = side.union(ALIASES.get(undecorated(given), ()))
+    return _is_of(frozenset(ALIASES.get(undecorated(given), ())), asked, provider)
+
+
+def _is_of(families: frozenset[str], asked: str, provider: ProviderName) -> bool:
+    vendor = SIDE_MODELS[provider][0]
     name = re.fullmatch(rf"{vendor}(-[a-z0-9.]+)+", undecorated(asked), re.ASCII)
     words = set(name[0].split("-")) if name else set()
     return not words.isdisjoint(families) and words.isdisjoint(UNLIKE_WORDS)

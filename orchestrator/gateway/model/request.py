@@ -53,6 +53,8 @@ class Asked(Frozen):
     """The API's own tools may give the model more to read than the request holds."""
     caches: Literal["", "minutes", "hour"] = ""
     """What is written to the API's cache costs more, the longer it is kept."""
+    offers_tools: bool = False
+    """The model may call tools. What a CLI asks for by the way, such as a title, has none."""
     fast: bool = False
     us_only: bool = False
     plain_model: bool = True

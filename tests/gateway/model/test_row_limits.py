@@ -26,12 +26,12 @@ class Stage:
         self.dialect = dialect
         self.access = ModelAccess(model.upstream(), wire_format=dialect.name)
         self.seen: list[ModelRequestSeen] = []
-        self.access.bind(budget_usd=None, on_request=self.seen.append)
+        self.access.bind(budget_usd=None, on_request=self.seen.append, model=dialect.model)
 
-    async def ask(self) -> int:
+    async def ask(self, **more: object) -> int:
         """The status; 0 where the answer broke off."""
         try:
-            return (await self.dialect.post(self.access, self.dialect.body())).status
+            return (await self.dialect.post(self.access, self.dialect.body(**more))).status
         except h11.RemoteProtocolError:
             return 0
 
@@ -110,5 +110,49 @@ async def test_requests_under_way_together_fail_as_one() -> None:
         async with anyio.create_task_group() as together:
             for _ in range(10):
                 together.start_soon(stage.ask)
-    assert (len(stage.seen), stage.access.bill.failed_in_a_row) == (10, 1)
+    assert (len(stage.seen), stage.access.bill.streak().failed) == (10, 1)
     assert await stage.ask() == 529
+
+
+TOOLS = [{"type": "function", "name": "exec", "parameters": {"type": "object"}}]
+
+BY_THE_WAY: tuple[dict[str, Any], ...] = (
+    {"model": "gpt-5.5-mini", "tools": TOOLS},  # another, small model
+    {},  # without tools, where others offer some
+)
+
+
+@pytest.mark.parametrize("other", BY_THE_WAY)
+async def test_what_is_asked_by_the_way_hides_nothing_of_what_the_agent_was_answered(
+    other: dict[str, Any],
+) -> None:
+    stage = Stage(RESPONSES, {"error": 429}, {"text": "A title."}, {"text": "Yes."}, {"error": 500})
+    assert await stage.ask(tools=TOOLS) == 429
+    assert await stage.ask(**other) == 200
+    verdicts = [stage.access.bill.last.verdict]
+    assert await stage.ask(tools=TOOLS) == 200
+    assert await stage.ask(**other) == 500
+    verdicts.append(stage.access.bill.last.verdict)
+    assert verdicts == ["rate_limit", ""]
+
+
+@pytest.mark.parametrize("other", BY_THE_WAY)
+async def test_an_answer_by_the_way_does_not_begin_the_count_anew(other: dict[str, Any]) -> None:
+    between: list[dict[str, Any]] = [{"error": 500}, {"text": "A title."}]
+    stage = Stage(RESPONSES, *between * 3, {"text": "-", "repeat": True})
+    for _ in range(FAILURES_IN_A_ROW):
+        assert await stage.ask(tools=TOOLS) == 500
+        if stage.access.bill.streak().failed < FAILURES_IN_A_ROW:
+            assert await stage.ask(**other) == 200
+    assert await stage.ask(tools=TOOLS) == 400
+    assert await stage.ask(**other) == 400  # the turn is over
+
+
+@pytest.mark.parametrize("other", BY_THE_WAY)
+async def test_a_storm_by_the_way_is_ended_and_the_agent_goes_on(other: dict[str, Any]) -> None:
+    failing = [{"error": 500}] * FAILURES_IN_A_ROW
+    stage = Stage(RESPONSES, {"text": "-"}, *failing, {"text": "-", "repeat": True})
+    assert await stage.ask(tools=TOOLS) == 200
+    statuses = [await stage.ask(**other) for _ in range(STORM)]
+    assert statuses == [500] * FAILURES_IN_A_ROW + [400] * (STORM - FAILURES_IN_A_ROW)
+    assert await stage.ask(tools=TOOLS) == 200

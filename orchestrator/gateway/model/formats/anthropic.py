@@ -138,6 +138,7 @@ def asked_for(body: dict[str, object], size: int, is_offered: IsOffered = every_
         documents=any(map(_is_document, objects)),
         server_tools=any(map(_is_server_tool, tools if isinstance(tools, list) else ())),
         caches=_longest_cache(objects),
+        offers_tools=bool(tools),
         fast=body.get("speed") == "fast",
         us_only=body.get("inference_geo") == "us",
     )

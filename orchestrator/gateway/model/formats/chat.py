@@ -89,6 +89,7 @@ def _asked(body: dict[str, object], size: int, rules: Rules) -> Asked:
         pictures=sum("image_url" in each for each in objects),
         documents=any("file_data" in each for each in objects),
         caches=openai.caches(body, model),
+        offers_tools=bool(tools),
     )
 
 

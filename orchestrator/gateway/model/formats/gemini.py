@@ -127,6 +127,7 @@ class GeminiFormat:
             "stream": call.streams is True,
             "pictures": sum(_kind_of(each).startswith("image/") for each in objects_of(spelled)),
             "documents": any(_kind_of(each) == PDF for each in objects_of(spelled)),
+            "offers_tools": bool(tools),
             "server_tools": any(GEMINI_SEARCH in each for each in objects_of(tools)),
         }
         return Looked(refused, asked.model_copy(update=told))

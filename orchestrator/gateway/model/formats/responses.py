@@ -119,6 +119,7 @@ def _asked_for(body: dict[str, object], size: int, rules: Rules) -> Asked:
         documents=any("file_data" in each for each in objects),
         server_tools=not all(map(_is_local, tools)),
         caches=openai.caches(body, model),
+        offers_tools=bool(tools),
     )
 
 

@@ -154,7 +154,7 @@ async def test_how_an_answer_stopped_is_known_outside(
 ) -> None:
     stage = Stage(dialect, {"text": "well", "stop_reason": stop})
     assert (await stage.ask(stream=stream)).status == 200
-    assert (stage.access.bill.last.verdict, stage.access.bill.failed_in_a_row) == (verdict, 0)
+    assert (stage.access.bill.last.verdict, stage.access.bill.streak().failed) == (verdict, 0)
 
 
 @in_every_format
