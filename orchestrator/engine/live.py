@@ -15,11 +15,11 @@ from orchestrator.domain.task import Task
 from orchestrator.domain.words import CANCELLED, ended_as
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.desk import Desk
-from orchestrator.engine.fallback import OF_THE_PROVIDER, NextWays, next_ways, provider_of
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
 from orchestrator.engine.stage import Stage
 from orchestrator.errors import CallerRefused, RunRefused
+from orchestrator.gateway.model.fallback import OF_THE_PROVIDER, NextWays, next_ways, provider_of
 from orchestrator.gateway.model.money.price_table import ProviderName
 from orchestrator.gateway.model.verdicts import ModelVerdict
 from orchestrator.output import fenced

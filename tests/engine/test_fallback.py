@@ -12,8 +12,8 @@ import pytest
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.images.fetching import Progress
 from orchestrator.domain.task import Task
-from orchestrator.engine.fallback import OF_THE_PROVIDER, next_ways
 from orchestrator.errors import ImageBuildFailed
+from orchestrator.gateway.model.fallback import OF_THE_PROVIDER, next_ways
 from orchestrator.gateway.model.scripted import Script, ScriptedModel
 from orchestrator.runners.choice import RunnerWay
 from tests.engine.harness import Harness, Steps, bash
