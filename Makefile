@@ -53,7 +53,7 @@ image: setup ## Build the orchestrator's own image, for compose.yaml
 
 lock: setup ## Refresh .ci/requirements.lock and, of it, .ci/demo.lock from pyproject.toml
 	$(BIN)/python -m pip install --quiet 'uv>=0.9'
-	$(COMPILE) --upgrade --group dev --output-file .ci/requirements.lock pyproject.toml
+	$(COMPILE) --upgrade --group dev --extra otel --output-file .ci/requirements.lock pyproject.toml
 	$(COMPILE) --group editable --constraint .ci/requirements.lock \
 		--output-file .ci/demo.lock pyproject.toml
 	@if grep -nE '://|file:|^-' .ci/*.lock; then \

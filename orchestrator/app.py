@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import anyio
 import anyio.to_thread
@@ -19,6 +20,7 @@ from orchestrator.catalog.problems import did_you_mean
 from orchestrator.catalog.rules_file import RulesFile
 from orchestrator.catalog.runner_file import read_runner_config
 from orchestrator.containers.images.fetching import Progress
+from orchestrator.containers.labels import ContainerKind
 from orchestrator.containers.lazy_runtime import LazyRuntime
 from orchestrator.containers.owner import Owner
 from orchestrator.containers.runtime import EngineLookup, Runtime
@@ -42,12 +44,14 @@ from orchestrator.engine.staging import Gateway, Planner, Staging
 from orchestrator.engine.tasks.lost import settle_lost
 from orchestrator.engine.tasks.retention import Retention, keep_of, kept_tidy
 from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.engine.tasks.watch import Watcher
 from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import (
     AgentInvalid,
     CallInvalid,
     EngineUnreachable,
     OperatorError,
+    OrchestratorError,
     ServerFailed,
 )
 from orchestrator.gateway.egress.dial import Dialer
@@ -67,7 +71,14 @@ from orchestrator.settings import (
     environment,
     secret_environment,
 )
-from orchestrator.state import mount_policy, note_decision, open_agents, open_store, open_trust
+from orchestrator.state import (
+    mount_policy,
+    note_decision,
+    open_agents,
+    open_store,
+    open_trust,
+    store_bytes,
+)
 from orchestrator.store.runs import Caps, Store
 from orchestrator.store.session_rows import SessionRows
 from orchestrator.trust import trust_command
@@ -79,6 +90,7 @@ if TYPE_CHECKING:
     from orchestrator.containers.docker.engine import Engine
     from orchestrator.containers.docker.runtime import DockerRuntime
     from orchestrator.gateway.tools.live_server import LiveServer
+    from orchestrator.telemetry.metrics import Around, Metrics
 
 SCRIPTED_SECRET = "a-script-plays-the-model"  # noqa: S105 it is none
 """For a secret that is not set, where a script plays the model and nothing real could use it."""
@@ -100,8 +112,73 @@ async def open_orchestrator(
     settings: Settings,
     environ: Mapping[str, str] | None = None,
     agents: AgentsDir | None = None,
+    watching: Watching | None = None,
 ) -> AsyncIterator[Service]:
-    """Everything that runs tasks. The engine is asked for when the first task needs it."""
+    """Everything that runs tasks. The engine is asked for when the first task needs it.
+
+    `watching` is who watches the runs, if that is open already.
+    """
+    async with AsyncExitStack() as held:
+        if watching is None:
+            watching = await held.enter_async_context(open_watching(settings))
+        yield await held.enter_async_context(_open_service(settings, environ, agents, watching))
+
+
+class Watching(NamedTuple):
+    """Those who watch runs."""
+
+    watchers: tuple[Watcher, ...] = ()
+    metrics: Metrics | None = None
+    """One of them, if somebody is to be told numbers."""
+
+
+@asynccontextmanager
+async def open_watching(
+    settings: Settings, *, metrics: bool = False, logs: bool = False
+) -> AsyncIterator[Watching]:
+    """Who watches runs: traces, if the settings name a collector, and what a server wants besides.
+    Without a word that is nobody, and nothing is loaded for it.
+    """
+    watchers: list[Watcher] = []
+    numbers: Metrics | None = None
+    async with AsyncExitStack() as held:
+        if settings.otlp_endpoint:
+            from orchestrator.telemetry.exporting import open_tracing
+
+            # First: the others see the trace that it gives a run.
+            watchers.append(await held.enter_async_context(open_tracing(settings)))
+        if metrics:
+            from orchestrator.telemetry.metrics import Metrics
+
+            numbers = Metrics()
+            watchers.append(numbers)
+        if logs:
+            from orchestrator.telemetry.run_log import RunLog
+
+            watchers.append(RunLog())
+        yield Watching(tuple(watchers), numbers)
+
+
+async def _surroundings(settings: Settings, service: Service, runtime: LazyRuntime) -> Around:
+    """What there is besides runs; of an engine only what needs no new connection to it."""
+    from orchestrator.telemetry.metrics import Around
+
+    name, containers = runtime.engine_name, None
+    if name:
+        with suppress(OrchestratorError):  # it is away; whoever wants to know asks again
+            kinds = Counter(info.kind for info in await runtime.list())
+            containers = {kind: kinds[kind] for kind in get_args(ContainerKind)}
+    size = await anyio.to_thread.run_sync(store_bytes, settings)
+    return Around(spares=service.spares(), containers=containers, store_bytes=size, engine=name)
+
+
+@asynccontextmanager
+async def _open_service(
+    settings: Settings,
+    environ: Mapping[str, str] | None,
+    agents: AgentsDir | None,
+    watching: Watching,
+) -> AsyncIterator[Service]:
     with Owner(settings.state_dir) as owner, open_store(settings, owner.id) as store:
         runtime = LazyRuntime(settings, partial(open_runtime, settings, owner))
         copies = open_copies(settings)
@@ -143,8 +220,13 @@ async def open_orchestrator(
                     servers=servers,
                     variables=variables,
                     ca_certificates=_ca_certificates(variables),
+                    watchers=watching.watchers,
                 )
-                yield compose(settings, parts, agents)
+                service = compose(settings, parts, agents)
+                if watching.metrics is not None:
+                    look = partial(_surroundings, settings, service, runtime)
+                    watching.metrics.look_around_with(look)
+                yield service
         finally:
             await runtime.aclose()
 
@@ -167,6 +249,7 @@ class Parts:
     variables: Mapping[str, str]
     """Of the environment, that agent.md may name."""
     ca_certificates: str
+    watchers: tuple[Watcher, ...] = ()
 
 
 def compose(settings: Settings, parts: Parts, agents: AgentsDir | None = None) -> Service:
@@ -207,6 +290,7 @@ def compose(settings: Settings, parts: Parts, agents: AgentsDir | None = None) -
         caps=Caps(runs=settings.max_runs, runs_per_agent=settings.max_runs_per_agent),
         project=settings.project,
         scripted=settings.scripted,
+        watchers=parts.watchers,
     )
 
 
@@ -336,10 +420,11 @@ def _image_id(settings: Settings, image: str | None) -> str:
 
 @asynccontextmanager
 async def open_tasks(
-    settings: Settings, agents: AgentsDir | None = None
+    settings: Settings, agents: AgentsDir | None = None, watching: Watching | None = None
 ) -> AsyncIterator[tuple[Service, Tasks]]:
     """An orchestrator, and the runs that go on in it by themselves."""
-    async with open_orchestrator(settings, agents=agents) as service, Tasks(service) as tasks:
+    opened = open_orchestrator(settings, agents=agents, watching=watching)
+    async with opened as service, Tasks(service) as tasks:
         yield service, tasks
 
 

@@ -125,6 +125,16 @@ class Settings(Frozen):
     """ORCHESTRATOR_WINDOW_SECONDS: how long one MCP call may last; None follows its client."""
     compatibility: bool = False
     """ORCHESTRATOR_COMPATIBILITY: offer the tool names of older subagent servers too."""
+    otlp_endpoint: str = ""
+    """OTEL_EXPORTER_OTLP_ENDPOINT: where traces go, over HTTP; none are made without it."""
+    otlp_headers: SecretStr | None = None
+    """OTEL_EXPORTER_OTLP_HEADERS: sent along, as name=value, separated by commas."""
+    trace_content: bool = False
+    """OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: traces hold prompts and answers too."""
+    metrics: str = ""
+    """ORCHESTRATOR_METRICS: HOST:PORT where `serve` answers a Prometheus; none without it."""
+    log_json: bool = False
+    """ORCHESTRATOR_LOG_JSON: what servers log is JSON, and tells of each run."""
     gateway_rules: Path | None = None
     """GATEWAY_RULES: what agents outside may call; None looks in the usual places."""
     gateway_default_agent: str = ""
@@ -149,6 +159,13 @@ class Settings(Frozen):
     """GOOGLE_API_KEY: the same, by its other name."""
     google_gemini_base_url: str = GOOGLE_GEMINI_BASE_URL
     """GOOGLE_GEMINI_BASE_URL: where their requests go."""
+
+    @property
+    def secret_values(self) -> tuple[str, ...]:
+        """All that is secret in these settings, for what is to be kept out of a log."""
+        found = [getattr(self, name) for name in type(self).model_fields]
+        single = [each.get_secret_value() for each in found if isinstance(each, SecretStr)]
+        return (*single, *(each.get_secret_value() for each in self.http_tokens.values()))
 
     @property
     def named_caller(self) -> str:
@@ -472,6 +489,9 @@ _VARIABLES = {
     "google_api_key": "GOOGLE_API_KEY",
     "google_gemini_base_url": "GOOGLE_GEMINI_BASE_URL",
     "npm_registry": "NPM_CONFIG_REGISTRY",
+    "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "otlp_headers": "OTEL_EXPORTER_OTLP_HEADERS",
+    "trace_content": "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
     "gateway_rules": "GATEWAY_RULES",
     "gateway_default_agent": "GATEWAY_DEFAULT_AGENT",
     "gateway_debug": "GATEWAY_DEBUG",
@@ -493,6 +513,7 @@ _SECRET = frozenset(
 _NO_FILE = _SECRET | {
     *("anthropic_base_url", "openai_base_url", "google_gemini_base_url"),
     *("engine_candidates", "secrets_file", "tls_dir"),
+    *("otlp_endpoint", "trace_content"),
 }
 
 _USER = frozenset(
@@ -500,6 +521,7 @@ _USER = frozenset(
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
         *("agent_image", "base_image", "claude_binary", "npm_registry"),
         *("trusted", "keep_days", "keep_mb", "upload_mb", "server", "token_file"),
+        *("metrics", "log_json"),
         *("gateway_rules", "gateway_default_agent", "gateway_debug"),
     )
 )

@@ -31,6 +31,7 @@ def reference_pages() -> dict[str, Path]:
         "settings": PACKAGE / "SETTINGS.md",
         "mcp": PACKAGE / "surfaces" / "mcp" / "README.md",
         "gateway": PACKAGE / "surfaces" / "mcp" / "gateway" / "README.md",
+        "telemetry": PACKAGE / "telemetry" / "README.md",
         "install": PACKAGE / "INSTALL.md",
         "images": shipped_images() / "README.md",
         "http": shipped_images() / "orchestrator" / "README.md",

@@ -36,11 +36,20 @@ if TYPE_CHECKING:
     from orchestrator.catalog.rules_file import RulesFile
 
 
+STORE_FILE = "runs.sqlite"
+"""In the state directory; beside it lies what SQLite has not written into it yet."""
+
+
+def store_bytes(settings: Settings) -> int:
+    """What the record of runs takes on the disk. Blocks."""
+    return sum(path.stat().st_size for path in settings.state_dir.glob(f"{STORE_FILE}*"))
+
+
 @contextmanager
 def open_store(settings: Settings, owner: str = "") -> Iterator[Store]:
     """The database; `owner` is the orchestrator process whose runs are written to it."""
     check_state_dir(settings.state_dir)
-    store = Store(settings.state_dir / "runs.sqlite", owner)
+    store = Store(settings.state_dir / STORE_FILE, owner)
     try:
         yield store
     finally:

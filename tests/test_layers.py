@@ -15,7 +15,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"surfaces"}),
     frozenset({"app"}),
     frozenset({"state"}),
-    frozenset({"engine", "doctor", "checker"}),
+    frozenset({"engine", "doctor", "checker", "telemetry"}),
     frozenset({"gateway", "plan", "store", "client"}),
     frozenset({"tool_rules"}),
     frozenset(
@@ -42,6 +42,8 @@ HOMES = {
     "jsonschema": {"output"},
     "jsonschema_specifications": {"output"},
     "referencing": {"output"},
+    "opentelemetry": {"telemetry"},
+    "prometheus_client": {"telemetry"},
     "typer": {"surfaces"},
     "rich": {"surfaces"},
 }

@@ -133,6 +133,12 @@ class LazyRuntime:
     async def reap(self) -> tuple[Reaped, ...]:
         return await (await self._get()).reap()
 
+    @property
+    def engine_name(self) -> str:
+        """Docker or podman; "" before it was needed."""
+        runtime = self._runtime
+        return "" if runtime is None else "podman" if runtime.facts.is_podman else "docker"
+
     async def _get(self) -> DockerRuntime:
         async with self._lock:
             if self._runtime is None:

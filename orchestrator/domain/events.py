@@ -11,7 +11,7 @@ EventKind = Literal[
     "image",  # the agent image is being made; told before the run begins, and not kept
     "queued",  # waits for its turn
     "starting",  # a container is being made
-    "started",  # the CLI runs
+    "started",  # the CLI runs: data = runner, path (cold, warm, session)
     "ready",  # the CLI has said who it is: data = session_id, model, tools, mcp_servers
     "text",  # the agent said something
     "saying",  # a piece of what it has not said to the end
@@ -34,7 +34,7 @@ EventKind = Literal[
     "asked",  # the agent asks its parent: data = message_id, default_answer
     "answered",  # and was told: data = message_id, by (caller, default)
     "approval_asked",  # a tool call waits: data = call_id, tool, input, input_chars (of all of it)
-    "approval_decided",  # data = call_id
+    "approval_decided",  # data = call_id, decision
     "delegated",  # its agent runs another one: data = run_id
     "status",  # what the agent says of its progress
     "steered",  # the caller said something in the middle of it

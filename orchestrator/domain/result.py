@@ -129,6 +129,8 @@ class RunResult(Frozen):
     caller: str
     status: RunStatus
     reason: Reason
+    trace_id: str = ""
+    """Of the trace that it is part of, if there is one."""
     message: str = ""
     """For people: what happened and what to do next; empty when all is well."""
     result: object = None

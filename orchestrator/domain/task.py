@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Rule
 from orchestrator.domain.names import check_name
+from orchestrator.domain.window import trace_id_of, valid_traceparent
 
 
 def new_run_id() -> str:
@@ -62,6 +63,8 @@ class Task(Frozen):
     """Whose run it is, as Settings has it; the service fills it in."""
     window: str = ""
     """Which client of the caller began it, for people to tell apart."""
+    traceparent: Annotated[str, AfterValidator(valid_traceparent)] = ""
+    """Its place in a trace: that of whoever calls, and its own once it is accepted."""
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Less than the agent's own timeout, if that is too long for the caller."""
     after: tuple[str, ...] = ()
@@ -76,6 +79,11 @@ class Task(Frozen):
     """The agent is the one that is named, made as small as this says."""
     once: Once | None = None
     run_id: str = Field(default_factory=new_run_id)
+
+    @property
+    def trace_id(self) -> str:
+        """Of the trace that it is part of, if it is of one."""
+        return trace_id_of(self.traceparent)
 
     @property
     def message(self) -> str:

@@ -153,7 +153,9 @@ class Desk:
         known = self.earlier.decision(self._agent, tool, wanted.input, self._approval_by)
         if known is not None and await self._may_use(known):
             said = f"{tool}: {ANSWERED_BEFORE}{known.decision}"
-            self._record.note("approval_decided", said, call_id=known.call_id)
+            self._record.note(
+                "approval_decided", said, call_id=known.call_id, decision=known.decision
+            )
             await self._record.flush()
             return known
         if not self._may_ask_about(wanted):
@@ -176,7 +178,12 @@ class Desk:
             with anyio.CancelScope(shield=True):
                 await self.withdraw(call_id)
             raise
-        self._record.note("approval_decided", f"{tool}: {decided.decision}", call_id=call_id)
+        self._record.note(
+            "approval_decided",
+            f"{tool}: {decided.decision}",
+            call_id=call_id,
+            decision=decided.decision,
+        )
         return decided
 
     async def tell_earlier(self) -> None:

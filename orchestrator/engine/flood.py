@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from orchestrator.domain.events import EventKind
@@ -25,7 +26,11 @@ ALWAYS: frozenset[EventKind] = frozenset(("starting", "started", "workspace", "e
 
 
 def group(kind: EventKind) -> str:
-    """What an event is counted with, so that no group can hide another."""
+    """What an event is counted with, so that no group can hide another. What the model was asked
+    for is money, and has a group for itself.
+    """
+    if kind == "model_request":
+        return "model"
     return "outside" if kind in OUTSIDE else "chatter" if kind in CHATTER else "words"
 
 
@@ -36,16 +41,16 @@ class Flood:
         self._per_second = per_second
         self._clock = clock
         self._second = 0
-        self._counts = {True: 0, False: 0}
+        self._counts = Counter[str]()
         self._dropped = 0
 
     def keeps(self, kind: EventKind) -> bool:
         """Whether this one is to be kept."""
         if kind not in CHATTER | OUTSIDE:
             return True
-        outside = kind in OUTSIDE
-        self._counts[outside] += 1
-        kept = self._counts[outside] <= self._per_second
+        counted = group(kind)
+        self._counts[counted] += 1
+        kept = self._counts[counted] <= self._per_second
         self._dropped += not kept
         return kept
 
@@ -54,6 +59,7 @@ class Flood:
         second = int(self._clock())
         if second == self._second and kind != "ended":
             return 0
-        self._second, self._counts = second, {True: 0, False: 0}
+        self._second = second
+        self._counts.clear()
         dropped, self._dropped = self._dropped, 0
         return dropped

@@ -18,6 +18,7 @@ from orchestrator.engine.desk import Desk
 from orchestrator.engine.prepared import Prepared
 from orchestrator.engine.record import Record
 from orchestrator.engine.stage import Stage
+from orchestrator.engine.tasks.watch import Watched
 from orchestrator.errors import CallerRefused, RunRefused
 from orchestrator.gateway.model.fallback import OF_THE_PROVIDER, NextWays, next_ways, provider_of
 from orchestrator.gateway.model.money.price_table import ProviderName
@@ -74,6 +75,7 @@ class LiveRun:
     desk: Desk
     run_child: RunChild
     """How its agent runs others, if agent.md lets it."""
+    watched: Watched
     works_for: LiveRun | None = None
     """The run whose agent asked for this one, if one did."""
     scripted: bool = False
@@ -386,6 +388,7 @@ class LiveRun:
             budget_usd=self.budget_left,
             timeout_seconds=max(1.0, self.clock.seconds - self.clock.spent),
             parent_run_id=task.run_id,
+            traceparent=task.traceparent,
             depth=task.depth + 1,
         )
         self.record.note("delegated", f"{agent}: {prompt}", run_id=child.run_id)

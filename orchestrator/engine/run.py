@@ -12,6 +12,7 @@ from contextlib import (
     suppress,
 )
 from functools import partial
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -64,6 +65,7 @@ async def execute(
     """
     plan, record = live.plan, live.record
     stage: Stage | None = None
+    began = time.monotonic()
     try:
         wires = SecondWires(plan, record)
         async with copies.watched_git(plan, record), wires.told(), AsyncExitStack() as held:
@@ -71,7 +73,12 @@ async def execute(
                 stage = await held.enter_async_context(staged)
                 try:
                     with live.on_stage(stage):
-                        record.note("started", f"{plan.way.runner} in {stage.container.name}")
+                        record.note(
+                            "started",
+                            f"{plan.way.runner} in {stage.container.name}",
+                            runner=plan.way.runner,
+                            path=_path(live, stage, began),
+                        )
                         # Copied while the CLI starts. Held until after the clock has stopped: the
                         # agent's changes are read back even if its time is up.
                         copied = _copied_workspace(live, stage, copies)
@@ -96,6 +103,13 @@ async def execute(
     finally:
         if stage is not None:  # requests that were under way when the conversation ended
             live.note_use(stage)
+
+
+def _path(live: LiveRun, stage: Stage, began: float) -> Literal["cold", "warm", "session"]:
+    """How a run that began then came to its container."""
+    if stage.made_at >= began:
+        return "cold"
+    return "session" if live.prepared.agent.session.keep else "warm"
 
 
 def _our_failure(exc: Exception) -> str:
@@ -289,6 +303,7 @@ async def conclude(live: LiveRun) -> RunResult:
     }
     ours: dict[str, object] = {
         "run_id": plan.task.run_id,
+        "trace_id": plan.task.trace_id,
         "agent": plan.agent.name,
         "caller": plan.task.caller,
         "status": live.status,
@@ -329,6 +344,7 @@ def not_kept(live: LiveRun) -> RunResult:
         live.record.note("ended", NOT_KEPT, status="failed", reason="machinery")
     return RunResult(
         run_id=live.run_id,
+        trace_id=live.plan.task.trace_id,
         agent=live.plan.agent.name,
         caller=live.plan.task.caller,
         status="failed",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import secrets as random
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
+    contextmanager,
     nullcontext,
 )
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from orchestrator.domain.audit import AuditAct, AuditEntry, stranger
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import Reason, RunResult
 from orchestrator.domain.task import Task
-from orchestrator.domain.window import WINDOW
+from orchestrator.domain.window import TRACEPARENT, WINDOW, at_work_for
 from orchestrator.engine.clock import Clock
 from orchestrator.engine.desk import Desk
 from orchestrator.engine.earlier import Earlier, read_earlier
@@ -40,6 +41,7 @@ from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.staging import Staging
 from orchestrator.engine.tasks.lost import end_lost, family_usage, usage_of
 from orchestrator.engine.tasks.news import News, wait_for_news
+from orchestrator.engine.tasks.watch import Watched, Watcher
 from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.engine.workspaces.sent_workspaces import SentWorkspaces
 from orchestrator.errors import (
@@ -51,6 +53,7 @@ from orchestrator.errors import (
     SessionRefused,
     StoreFailed,
 )
+from orchestrator.gateway.model.formats.known import FORMATS
 from orchestrator.plan import doubts
 from orchestrator.redaction import Sought
 from orchestrator.store.audit import MAX_REFUSALS, REFUSALS_SECONDS, OnceEach
@@ -111,6 +114,7 @@ class Service:
         caps: Caps | None = None,
         project: str = "",
         scripted: bool = False,
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         self.agents = agents
         self.project = project
@@ -128,6 +132,7 @@ class Service:
         self._secrets = tuple(map(Sought, secrets))
         self._scripted = scripted
         """Scripts play the model, for all agents."""
+        self._watchers = tuple(watchers)
         self._caps = caps or Caps()
         self._slots: dict[int, anyio.CapacityLimiter] = defaultdict(
             lambda: anyio.CapacityLimiter(self._caps.runs)
@@ -158,14 +163,18 @@ class Service:
                 f"run {task.parent_run_id} belongs to the project {task.project}; go on with it "
                 "there"
             )
-        task = task.model_copy(update={"project": self.project, "window": WINDOW.get()})
-        try:
-            agent, task, prepared = await self._prepared(task, listeners)
-        except OrchestratorError as exc:
-            await self._decided("run", task.caller, task.run_id, exc, subject=task.agent)
-            raise
-        live = self._live(agent, prepared, listeners, run_child)
-        await self.store.add_run(task)
+        ours = {"project": self.project, "window": WINDOW.get()}
+        above = task.traceparent or TRACEPARENT.get()
+        watched = Watched(self._watchers, task.model_copy(update={**ours, "traceparent": above}))
+        with _told_of_refusal(watched):
+            task = watched.task
+            try:
+                agent, task, prepared = await self._prepared(task, listeners)
+            except OrchestratorError as exc:
+                await self._decided("run", task.caller, task.run_id, exc, subject=task.agent)
+                raise
+            live = self._live(agent, prepared, listeners, run_child, watched)
+            await self.store.add_run(task)
         scripted = {"scripted": True} if self._scripted else {}
         live.record.note("queued", f"{task.agent} for {task.caller}", **scripted)
         for doubt in (*self._doubts(agent.name), *doubts(agent, task), *prepared.passed_over):
@@ -197,7 +206,8 @@ class Service:
             return None
         # From here on nothing may fail: no other process would end the run.
         before = Before(usage_of(events), others, await self._set_aside(run_id))
-        live = self._live(agent, prepared, (), run_child, earlier, before, events)
+        watched = Watched(self._watchers, task)
+        live = self._live(agent, prepared, (), run_child, watched, earlier, before, events)
         live.record.note("queued", f"{task.agent} for {task.caller}, again")
         if not agent.session.keep:
             live.taken_up(goes_on=False)
@@ -229,6 +239,7 @@ class Service:
         prepared: Prepared,
         listeners: Sequence[Listener],
         run_child: RunChild | None,
+        watched: Watched,
         earlier: Earlier | None = None,
         before: Before | None = None,
         events: Sequence[Event] = (),
@@ -240,6 +251,10 @@ class Service:
         )
         record.add_secrets(prepared.secrets)
         record.add_secrets(prepared.variables_inside)
+        if watched.is_watched:
+            provider = FORMATS[prepared.way.wire_format].provider
+            watched.planned(agent, prepared.way.runner, provider, record.clean)
+            record.listen(watched.saw)
         above = self._working.get(task.parent_run_id) if task.depth else None
         outer = None if above is None else above.clock
         clock = Clock(prepared.plan.timeout_seconds, agent.ask.patience_seconds, outer)
@@ -255,6 +270,7 @@ class Service:
             clock,
             desk,
             run_child or self.run,
+            watched,
             works_for=above,
             scripted=self._scripted,
             before=before,
@@ -338,6 +354,7 @@ class Service:
     async def finish(self, live: LiveRun) -> RunResult:
         """Bring an accepted task to its end: wait for a slot, run it, and keep its result."""
         async with AsyncExitStack() as held:  # until the end is kept: then the next run may begin
+            held.enter_context(at_work_for(live.run_id, live.prepared.task.trace_id))
             try:
                 await self._run_when_free(live, held)
             except CallerError as exc:
@@ -367,6 +384,10 @@ class Service:
         await anyio.sleep(GREETING_SECONDS)
         await self._staging.clear_up()
         await self._staging.stock.keep_warm(self.agents)
+
+    def spares(self) -> Counter[tuple[str, str]]:
+        """Containers that wait for a run, by their agent and by what they do."""
+        return self._staging.stock.counts()
 
     async def apply(
         self, run_id: str, caller: str | None, *, dry_run: bool = False, allow_acting: bool = False
@@ -490,6 +511,7 @@ class Service:
                 await self._finish(result, live)
             finally:
                 self.news.tell()
+        live.watched.ended(result)
         return result
 
     async def _finish(self, result: RunResult, live: LiveRun) -> None:
@@ -520,6 +542,16 @@ class Service:
 
     def _agent(self, task: Task) -> AgentSpec:
         return self.agents.current().agent(task.agent)
+
+
+@contextmanager
+def _told_of_refusal(watched: Watched) -> Iterator[None]:
+    """Whoever watches the task hears why it did not become a run."""
+    try:
+        yield
+    except BaseException as exc:
+        watched.refused(exc.code if isinstance(exc, OrchestratorError) else "cancelled")
+        raise
 
 
 def _has_room(slots: anyio.CapacityLimiter | AbstractAsyncContextManager[None]) -> bool:

@@ -5,6 +5,8 @@ It may be made for one run, wait for one as a spare, or serve one after another 
 
 from __future__ import annotations
 
+import time
+
 from orchestrator.containers import exhaustion
 from orchestrator.containers.exhaustion import DiskWatch, Hit, Strain
 from orchestrator.containers.runtime import Container
@@ -53,6 +55,7 @@ class Stage:
         """The container's own: in a session it outlives the CLI."""
         self.waited = waited
         """The CLI was ready before the run: skip checks that would delay the answer."""
+        self.made_at = time.monotonic()
         self._disk_seen = False
 
     async def until_disk_is_full(self, limit_bytes: int) -> Hit:

@@ -49,6 +49,8 @@ class RunRecord(Frozen):
     workspace: Path | None = None
     session: str = ""
     """In which session it was to run; none if the agent has none."""
+    trace_id: str = ""
+    """Of the trace that it is part of, if it is of one."""
     created: float
     suspended: float | None = None
     """Since when no process has it, because its orchestrator died while it waited for a word."""
@@ -519,6 +521,7 @@ _RUN_COLUMNS = (
     "json_extract(task, '$.wish') AS wish, "
     "coalesce(json_extract(task, '$.parent_run_id'), '') AS parent_run_id, "
     "coalesce(json_extract(task, '$.session'), '') AS session, "
+    "coalesce(substr(json_extract(task, '$.traceparent'), 4, 32), '') AS trace_id, "
     "json_extract(task, '$.workspace') AS workspace"
 )
 _RUNS = f"SELECT {_RUN_COLUMNS}, result FROM runs"  # noqa: S608 our own text

@@ -25,6 +25,7 @@ from orchestrator.engine.sessions.memory import MemoryText
 from orchestrator.engine.stage import Stage
 from orchestrator.engine.tasks.lost import nothing_kept
 from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.engine.tasks.watch import Watched
 from orchestrator.plan import Place, usual_way
 from orchestrator.runners.signs import Ready, TurnEnded
 from orchestrator.store.runs import Store
@@ -95,7 +96,8 @@ class ScriptedService(Service):
         desk = Desk(task.run_id, self.store, self.exchanges, record, clock, asking, self.news)
         await self.store.add_run(task)
         record.note("queued", "for a test")
-        return LiveRun(prepared, record, clock, desk, run_child or self.run)
+        watched = Watched((), prepared.task)
+        return LiveRun(prepared, record, clock, desk, run_child or self.run, watched)
 
     async def _run_when_free(self, live: LiveRun, held: AsyncExitStack) -> None:
         await self.store.set_status(live.run_id, "running")

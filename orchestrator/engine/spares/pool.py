@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Generic, Self
@@ -104,6 +105,18 @@ class Pool(Generic[S]):
         if shelf.making is not None:
             shelf.making.give_up()
         self._tell()
+
+    def states(self) -> dict[str, Counter[str]]:
+        """How many there are of each key, by what they do: making, waiting, paused."""
+        return {
+            key: Counter(
+                [
+                    *("paused" if slot.paused else "waiting" for slot in shelf.waiting),
+                    *(["making"] if shelf.making is not None else []),
+                ]
+            )
+            for key, shelf in self._shelves.items()
+        }
 
     # Claims
 

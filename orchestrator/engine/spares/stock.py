@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
@@ -64,6 +65,14 @@ class Stock:
         self._going: set[asyncio.Task[None]] = set()
         self._said: dict[str, str] = {}
         """Why there are no spares, by agent."""
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Spares by their agent and by what they do."""
+        found = Counter[tuple[str, str]]()
+        for key, states in self.pool.states().items():
+            for state, count in states.items():
+                found[self._wanted.get(key, ""), state] += count
+        return found
 
     @asynccontextmanager
     async def claimed(self, prepared: Prepared) -> AsyncIterator[WaitingStage]:

@@ -70,7 +70,13 @@ class ModelRequestSeen(Tally):
 
     status: int
     """As the container saw it; 499 when it did not wait for the answer."""
+    provider: str = ""
+    """Whose API it is."""
+    asked_model: str = ""
+    """The model that the request named; the answer's may be called otherwise."""
     duration_ms: int = 0
+    first_ms: int = 0
+    """Until the first piece of the answer came; 0 if none did."""
     unanswered: bool = False
     """The API never answered: whether that has cost anything is not known."""
     left_out: tuple[str, ...] = ()

@@ -72,6 +72,7 @@ class ModelExchange:
         self._meter = Meter(asked, api.reading())
         self._delivery = Delivery(began=False)
         self._began = time.monotonic()
+        self._first_ms = 0
         self._status = 0
         self._ended = False
 
@@ -129,6 +130,7 @@ class ModelExchange:
         """The body as it comes, read along."""
         try:
             async for chunk in body:
+                self._first_ms = self._first_ms or max(1, self._milliseconds())
                 self._meter.feed(chunk)
                 yield chunk
         except UpstreamLost as exc:
@@ -163,14 +165,16 @@ class ModelExchange:
         free = problem == "redirected" or not self._delivery.began
         # Where it hung up by itself there was no answer to miss.
         whole = problem in ("", "unreachable")
-        seconds = time.monotonic() - self._began
-        tally = Tally() if free else self._meter.tally(whole=whole, seconds=seconds)
+        duration = self._milliseconds()
+        tally = Tally() if free else self._meter.tally(whole=whole, seconds=duration / 1000)
         used = tally.model_dump(exclude={"error_type", "verdict"})
-        duration = round(seconds * 1000)
         error_type = tally.error_type or problem
         seen = ModelRequestSeen(
             status=status,
+            provider=self._api.provider,
+            asked_model=self._asked.model,
             duration_ms=duration,
+            first_ms=self._first_ms,
             error_type=error_type,
             verdict=tally.verdict if tally.error_type else _VERDICTS.get(problem, tally.verdict),
             unanswered=problem == "unreachable",
@@ -185,6 +189,9 @@ class ModelExchange:
             failed_before=self._failed_before,
             streak=self._streak(self._bill),
         )
+
+    def _milliseconds(self) -> int:
+        return round((time.monotonic() - self._began) * 1000)
 
     async def _close(self) -> None:
         """Let go of the upstream; a request that has not ended by now counts as given up."""

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import anyio
 from pydantic import JsonValue
@@ -85,6 +85,10 @@ class ToolSeen(Frozen):
     bytes: int = 0
     """Of the answer's text."""
     duration_ms: int = 0
+    transport: Literal["pipe", "tcp"] = "pipe"
+    """The server's: a container of ours, or a URL."""
+    protocol: str = ""
+    """That it speaks; "" if it was not asked."""
 
 
 class OnTools(Protocol):
@@ -249,6 +253,7 @@ class _Call:
         self._direct = direct
         self._began = time.monotonic()
         self._rule = ""
+        self._protocol = ""
         self._company = access.companies[each.name]
         self._patience = CallPatience(self._company, each.server.call_seconds, run.at_work)
         self._secrets: Callable[[], Sequence[str]] = tuple
@@ -320,7 +325,7 @@ class _Call:
         wanted = WantedServer(each.server, each.lock, run.scopes[each.name], self._elicit())
         with self._patience.working():
             async with run.pool.lease(wanted, self._access.drifted) as upstream:
-                self._secrets = upstream.secrets
+                self._secrets, self._protocol = upstream.secrets, upstream.protocol
                 if self._what == "tool" and self._name in upstream.drift.changed:
                     changed = tool_rules.decide(
                         each.use, each.lock, self._name, changed=upstream.drift.changed
@@ -396,6 +401,8 @@ class _Call:
                 is_error=is_error,
                 bytes=size,
                 duration_ms=round((time.monotonic() - self._began) * 1000),
+                transport="pipe" if self._each.server.url is None else "tcp",
+                protocol=self._protocol,
             )
         )
 

@@ -241,6 +241,8 @@ def record_lines(record: RunRecord) -> Iterator[str]:
     yield f"run       {record.run_id}, {record.agent} for {record.caller}"
     yield f"status    {ended_as(record.status, record.reason)}"
     yield f"task      {' '.join(record.prompt.split())}"
+    if record.trace_id:
+        yield f"trace     {record.trace_id}"
     result = record.result
     if result is None:
         return

@@ -15,11 +15,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from orchestrator.domain.window import WINDOW
 from orchestrator.errors import OperatorError, OrchestratorError
 from orchestrator.surfaces.text import say, visible, write
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
 
 EXIT_USAGE = 2
 """The command line cannot be understood."""
@@ -81,6 +84,18 @@ def outcome(exc: BaseException) -> Outcome | None:
     return foreseen[0] if foreseen and len(foreseen) == len(found) else None
 
 
+def outcome_of(exc: BaseException) -> Outcome:
+    """The same, and of what we did not foresee that it is a mistake of ours."""
+    return outcome(exc) or mistake(exc)
+
+
+def log_as_json(settings: Settings) -> None:
+    """From now on, what is logged is JSON; of an exception, what it means."""
+    from orchestrator.telemetry import log_lines
+
+    log_lines.log_as_json(settings, lambda exc: outcome_of(exc).message)
+
+
 def mistake(exc: BaseException) -> Outcome:
     """What is said of an exception that we did not foresee, with its traceback in a file."""
     what = "".join(traceback.format_exception_only(exc)).strip().splitlines()[-1]
@@ -98,7 +113,7 @@ class LogLines(logging.Formatter):
         line = f"{record.levelname.lower()}: {record.getMessage()}"
         exc = record.exc_info[1] if record.exc_info else None
         if exc is not None:
-            line += f": {(outcome(exc) or mistake(exc)).message}"
+            line += f": {outcome_of(exc).message}"
         return visible(line)
 
 
@@ -171,7 +186,7 @@ def _random() -> str:
 
 def _told(exc: BaseException, *, as_json: bool) -> int:
     """Say why a command did not come to its end; its exit code."""
-    said = outcome(exc) or mistake(exc)
+    said = outcome_of(exc)
     try:
         _say(said, as_json=as_json)
         sys.stdout.flush()

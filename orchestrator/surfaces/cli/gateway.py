@@ -11,7 +11,8 @@ import anyio
 import typer
 
 from orchestrator.domain.words import counted
-from orchestrator.surfaces.cli.options import AgentsDirOption
+from orchestrator.surfaces.cli.failures import log_as_json
+from orchestrator.surfaces.cli.options import AgentsDirOption, LogJsonOption
 from orchestrator.surfaces.cli.serving import log_in_lines, no_collecting
 from orchestrator.surfaces.text import visible, write
 
@@ -33,6 +34,7 @@ def gateway(
         bool, typer.Option("--check", help="Only say what is wrong with the rules.")
     ] = False,
     agents_dir: AgentsDirOption = None,
+    log_json: LogJsonOption = False,
 ) -> None:
     """Serve the MCP servers in agents/servers to agents outside, by the rules for each of them."""
     from orchestrator.settings import read_settings
@@ -44,8 +46,11 @@ def gateway(
             "agents_dir": agents_dir and agents_dir.absolute(),
             "gateway_rules": rules and rules.absolute(),
             "gateway_debug": debug or None,
+            "log_json": log_json or None,
         }
     )
+    if settings.log_json:
+        log_as_json(settings)
     # Before a transport is there: the thread that reads stdin would keep an error from its client.
     opened = open_rules(settings, _tell)
     if check:

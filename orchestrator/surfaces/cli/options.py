@@ -48,6 +48,14 @@ AgentsDirOption = Annotated[
     ),
 ]
 
+LogJsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--log-json",
+        help="Log JSON, and of each run when it begins and ends (ORCHESTRATOR_LOG_JSON).",
+    ),
+]
+
 RunnerOption = Annotated[
     str | None,
     typer.Option(

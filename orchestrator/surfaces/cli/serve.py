@@ -7,11 +7,16 @@ from typing import Annotated
 import anyio
 import typer
 
-from orchestrator.surfaces.cli.options import AgentsDirOption, RunnerConfigOption, RunnerOption
+from orchestrator.surfaces.cli.options import (
+    AgentsDirOption,
+    LogJsonOption,
+    RunnerConfigOption,
+    RunnerOption,
+)
 from orchestrator.surfaces.cli.serving import (
-    log_in_lines,
     no_collecting,
     serve_stdio,
+    served_here,
     settings_to_serve,
 )
 
@@ -25,14 +30,27 @@ def serve(
     agents_dir: AgentsDirOption = None,
     runner: RunnerOption = None,
     runner_config: RunnerConfigOption = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Answer a Prometheus there, at /metrics (ORCHESTRATOR_METRICS; 127.0.0.1:9464).",
+        ),
+    ] = None,
+    log_json: LogJsonOption = False,
 ) -> None:
     """Serve MCP to one client on stdin and stdout, or to many over HTTP."""
+    flags = {
+        "runner": runner,
+        "runner_config": runner_config and runner_config.absolute(),
+        "metrics": metrics,
+        "log_json": log_json or None,
+    }
     if http is None:
-        serve_stdio(agents_dir, runner, runner_config)
+        serve_stdio(agents_dir, **flags)
         return
-    log_in_lines()
-    settings = settings_to_serve(agents_dir, runner, runner_config)
+    settings = settings_to_serve(agents_dir, **flags)
     with no_collecting():
         from orchestrator.surfaces.mcp.transports import http as mcp_http
-
-    anyio.run(mcp_http.serve, settings, http)
+    with served_here(settings) as open_served:
+        anyio.run(mcp_http.serve, settings, http, open_served)

@@ -8,15 +8,17 @@ import gc
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
-from orchestrator.surfaces.cli.failures import LogLines, exit_with
+from orchestrator.surfaces.cli.failures import LogLines, exit_with, log_as_json
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
+    from orchestrator.surfaces.mcp.transports.served import OpenServed
 
 
 def serve_at_once(args: Sequence[str]) -> None:
@@ -38,36 +40,48 @@ def serve_at_once(args: Sequence[str]) -> None:
     exit_with(command, as_json=False, is_process=True)
 
 
-def serve_stdio(
-    agents_dir: Path | None, runner: str | None = None, runner_config: Path | None = None
-) -> None:
-    """Serve one client on stdin and stdout, until it leaves."""
-    log_in_lines()
-    settings = settings_to_serve(agents_dir, runner, runner_config)
+def serve_stdio(agents_dir: Path | None, **flags: object) -> None:
+    """Serve one client on stdin and stdout, until it leaves. The flags are settings."""
+    settings = settings_to_serve(agents_dir, **flags)
     with no_collecting():
         from orchestrator.surfaces.mcp.transports import stdio
+    with served_here(settings) as open_served:
+        anyio.run(stdio.serve, settings, open_served)
 
-    anyio.run(stdio.serve, settings)
+
+@contextmanager
+def served_here(settings: Settings) -> Iterator[OpenServed]:
+    """What a transport serves. What can go wrong with its other ports does so now: later, the
+    thread that reads stdin would keep an error from its client.
+    """
+    from orchestrator.surfaces.mcp.transports.served import orchestrator_served
+    from orchestrator.surfaces.metrics_port import metrics_listener
+
+    with metrics_listener(settings.metrics) as listener:
+        yield partial(orchestrator_served, metrics_at=listener)
 
 
-def settings_to_serve(
-    agents_dir: Path | None, runner: str | None, runner_config: Path | None
-) -> Settings:
-    """The settings with what the command line says; what is wrong with that is told at once."""
+def settings_to_serve(agents_dir: Path | None, **more: object) -> Settings:
+    """The settings with what the command line says, and a log as they say; what is wrong with them
+    is told at once.
+    """
+    log_in_lines()
     with no_collecting():
         from orchestrator.settings import read_settings
 
-    flags = {
-        "agents_dir": agents_dir and _served(agents_dir),
-        "runner": runner,
-        "runner_config": runner_config and runner_config.absolute(),
-    }
+    flags = {"agents_dir": agents_dir and _served(agents_dir), **more}
     # Without the flag, a directory that is not there yet is fine: agents may come while we serve.
     settings = read_settings(flags=flags)
     if settings.runner or settings.runner_config:  # told now, not to the first caller
         with no_collecting():
             from orchestrator.app import runner_wish
         runner_wish(settings)
+    if settings.otlp_endpoint:  # the same
+        with no_collecting():
+            from orchestrator.telemetry.exporting import check_installed
+        check_installed()
+    if settings.log_json:
+        log_as_json(settings)
     return settings
 
 

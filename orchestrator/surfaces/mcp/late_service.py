@@ -27,6 +27,7 @@ from orchestrator.surfaces.mcp.callers import ANSWERED_TO_ALL
 from orchestrator.surfaces.mcp.notices import McpRequest
 
 if TYPE_CHECKING:
+    from orchestrator.app import Watching
     from orchestrator.engine.service import Service
     from orchestrator.engine.tasks.tasks import Tasks
 
@@ -43,8 +44,9 @@ LISTED_SECONDS = 0.02
 class LateService:
     """Opens a service and its tasks in a task of its own; use `held` to have it run."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, watching: Watching | None = None) -> None:
         self._settings = settings
+        self._watching = watching
         self._agents = open_agents(settings)
         self._opened: tuple[Service, Tasks] | None = None
         self._is_open = anyio.Event()
@@ -131,7 +133,8 @@ class LateService:
         open_tasks = await anyio.to_thread.run_sync(_loaded)
         if self._closed.is_set():
             return
-        async with open_tasks(self._settings, self._agents) as (service, tasks):
+        opened = open_tasks(self._settings, self._agents, self._watching)
+        async with opened as (service, tasks):
             self._opened = service, tasks
             tasks.serve()
             if self._leaving:

@@ -46,7 +46,7 @@ from orchestrator.surfaces.mcp.resources import RunResources
 from orchestrator.surfaces.mcp.task_extension import TaskExtension
 from orchestrator.surfaces.mcp.tasks import BIG, task_tools
 from orchestrator.surfaces.mcp.waiting import Waiting
-from orchestrator.surfaces.mcp.windows import Windows
+from orchestrator.surfaces.mcp.windows import Windows, within_trace
 from orchestrator.surfaces.text import one_line, quoted, shortened
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def build_server(
         middleware=[
             *([late.before] if late is not None else []),
             Windows().note,
+            within_trace,
             agents.remember,
             _describe_agents(service, who_calls),
             runs.serve,

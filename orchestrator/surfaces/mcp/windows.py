@@ -1,4 +1,4 @@
-"""Which of a caller's clients calls: its name and a short id, for people to tell apart."""
+"""Which of a caller's clients calls, its name and a short id, and in which trace it does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from mcp.server import ServerRequestContext
 
-from orchestrator.domain.window import WINDOW
+from orchestrator.domain.window import WINDOW, called_within, valid_traceparent
+from orchestrator.telemetry.current import current_traceparent
 
 CLIENT_CHARS = 40
 ID_DIGITS = 4
@@ -46,3 +47,23 @@ class Windows:
 def _in_form(name: str) -> str:
     """A client's name is its own choice: letters, digits and a few marks are taken of it."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:CLIENT_CHARS].strip("-")
+
+
+TRACEPARENT_FIELD = "traceparent"
+"""In `_meta`, and among the headers."""
+
+
+async def within_trace(ctx: ServerRequestContext[Any], call_next: Any) -> Any:
+    """Middleware: runs that a call begins are part of its trace. The SDK has read `_meta` by now,
+    and made a span of the call's own, where there is somebody to make it.
+    """
+    with called_within(_given(ctx) or current_traceparent()):
+        return await call_next(ctx)
+
+
+def _given(ctx: ServerRequestContext[Any]) -> str:
+    """What a header says, if `_meta` says nothing."""
+    if valid_traceparent((ctx.meta or {}).get(TRACEPARENT_FIELD)):
+        return ""
+    headers = getattr(ctx.request, "headers", None)
+    return valid_traceparent(headers.get(TRACEPARENT_FIELD)) if headers is not None else ""

@@ -42,8 +42,13 @@ async def test_what_a_run_used_is_counted_exactly(stream: bool) -> None:
         input_tokens=1000,
         output_tokens=200,
         cost_usd=one,
+        provider="anthropic",
+        asked_model="claude-sonnet-4-5",
+        stop="end_turn",
     )
-    assert [s.model_copy(update={"duration_ms": 0}) for s in seen] == [expected] * 2
+    varies = {"duration_ms": 0, "first_ms": 0, "answer_id": ""}
+    assert [s.model_copy(update=varies) for s in seen] == [expected] * 2
+    assert all(0 < s.first_ms <= max(1, s.duration_ms) and s.answer_id for s in seen)
 
 
 async def test_a_spent_budget_refuses_the_next_request() -> None:

@@ -259,6 +259,7 @@ class _MessageReading(Reading):
             message = event.get("message")
             if isinstance(message, dict):
                 self.model = plain_name(message.get("model"))
+                self.answer_id = plain_name(message.get("id"))
                 self._add(message.get("usage"))
         elif kind == "message_delta":
             delta = event.get("delta")
@@ -282,12 +283,14 @@ class _MessageReading(Reading):
             self._on_error(answer)
             return
         self.model = plain_name(answer.get("model"))
+        self.answer_id = plain_name(answer.get("id"))
         self._end(answer.get("stop_reason"))
         if isinstance(answer.get("usage"), dict):
             self._add(answer["usage"])
             self.said_all = self.is_done = True
 
     def _end(self, stop_reason: object) -> None:
+        self.stop = plain_name(stop_reason)
         self.ending = _ENDINGS.get(stop_reason, "") if isinstance(stop_reason, str) else ""
 
     def _on_block(self, block: object, size: int) -> None:

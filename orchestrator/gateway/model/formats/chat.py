@@ -168,6 +168,7 @@ class _CompletionReading(Reading):
 
     def _on_completion(self, told: dict[str, object], key: str) -> None:
         self.model = plain_name(told.get("model")) or self.model
+        self.answer_id = plain_name(told.get("id")) or self.answer_id
         choices = told.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
@@ -185,6 +186,6 @@ class _CompletionReading(Reading):
                 self.ending = "refusal"
         reason = choice.get("finish_reason")
         if isinstance(reason, str):
-            self.is_done = True
+            self.is_done, self.stop = True, plain_name(reason)
             self.ending = "length" if reason == "length" else self.ending
             self.ending = "refusal" if reason == "content_filter" else self.ending

@@ -275,6 +275,7 @@ class _CandidateReading(Reading):
             self.error = _error_of(answer["error"])
             return
         self.model = plain_name(answer.get("modelVersion")) or self.model
+        self.answer_id = plain_name(answer.get("responseId")) or self.answer_id
         candidates = answer.get("candidates")
         for candidate in candidates if isinstance(candidates, list) else ():
             if isinstance(candidate, dict):
@@ -296,7 +297,7 @@ class _CandidateReading(Reading):
         self.searches = max(self.searches, len(queries) if isinstance(queries, list) else 0)
         reason = candidate.get("finishReason")
         if isinstance(reason, str):
-            self.is_done = True
+            self.is_done, self.stop = True, plain_name(reason)
             if reason == "MAX_TOKENS":
                 self.ending = "length"
             elif reason in GEMINI_REFUSALS:

@@ -238,6 +238,8 @@ class _ResponseReading(Reading):
         if not isinstance(response, dict):
             return
         self.model = plain_name(response.get("model")) or self.model
+        self.answer_id = plain_name(response.get("id"))
+        self.stop = plain_name(response.get("status"))
         self.said = openai.used_of(
             response.get("usage"), response.get("service_tier"), self.searches
         )

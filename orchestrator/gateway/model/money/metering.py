@@ -36,6 +36,10 @@ class Tally(Spent):
     """What the API called the error, if there was one."""
     verdict: ModelVerdict = ""
     """Why there is no answer, or not a good one; "" for one that there is."""
+    answer_id: str = ""
+    """What the API calls its answer."""
+    stop: str = ""
+    """Why the model stopped, in the API's word."""
 
 
 class Reading(ABC):
@@ -45,6 +49,9 @@ class Reading(ABC):
 
     def __init__(self) -> None:
         self.model = ""
+        self.answer_id = ""
+        self.stop = ""
+        """The API's word for why the model stopped."""
         self.error = ApiError()
         self.ending: ModelVerdict = ""
         """ "length" or "refusal", if the model or its API ended the answer so."""
@@ -157,6 +164,8 @@ class Meter:
             estimated_usd=max(0.0, most - said),
             error_type=kind,
             verdict=verdict,
+            answer_id=reading.answer_id,
+            stop=reading.stop,
         )
 
     def _unsaid_output(self, whole: bool, seconds: float) -> int:

@@ -18,6 +18,7 @@ ABOUT = {
     "settings": "variables and files",
     "mcp": "tools, results, tasks",
     "gateway": "your MCP servers for agents outside, by rules",
+    "telemetry": "traces, metrics, the log",
     "install": "install, upgrade, uninstall; macOS, Windows, Podman; a Claude subscription",
     "images": "what agents run in, and how to add programs to it",
     "http": "serving over HTTP, in compose",

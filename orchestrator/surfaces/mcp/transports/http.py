@@ -73,8 +73,13 @@ async def _serve(settings: Settings, served: Served, listener: socket.socket, ur
         from orchestrator.surfaces.http.api import beside
 
         app = beside(app, api)
-    web = _Web(
-        uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_ANSWERS_SECONDS)
+    web = QuietWeb(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            log_config=None,  # its lines are lines of our log
+            timeout_graceful_shutdown=LAST_ANSWERS_SECONDS,
+        )
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, web, served, api)
@@ -104,7 +109,7 @@ def noting_refusals(app: ASGIApp, served: Served) -> ASGIApp:
     return noting
 
 
-class _Web(uvicorn.Server):
+class QuietWeb(uvicorn.Server):
     """uvicorn would raise the signal again and end us before runs and containers are closed."""
 
     @contextmanager

@@ -103,7 +103,10 @@ def test_what_an_api_tells_is_counted_as_it_bills_it(form: WireFormat, stream: b
         cache_read_tokens=600,
         cache_write_tokens=written,
     )
-    assert tally.model_copy(update={"cost_usd": 0.0}) == expected
+    told = {"cost_usd": 0.0, "answer_id": "", "stop": ""}
+    assert tally.model_copy(update=told) == expected
+    stops = {"responses": "", "chat": "stop", "gemini": "STOP"}
+    assert (tally.answer_id, tally.stop) == ("", stops[form])
     prices = (1.25, 10, 0.125, 0) if form == "gemini" else (4, 20, 0.4, 5)
     counts = (fresh, 50, 600, written)
     dollars = sum(price * n for price, n in zip(prices, counts, strict=True)) / 1e6
