@@ -64,11 +64,14 @@ class Audit:
         await self._database.write(sql, why[:MAX_WHY], number)
 
     async def find(
-        self, query: AuditQuery, *, after: int = 0, limit: int = 50
+        self, query: AuditQuery, *, after: int = 0, before: int | None = None, limit: int = 50
     ) -> tuple[AuditEntry, ...]:
         """The last ones that fit, in the order they were written."""
         conditions = ["number > ?", "at >= ?"]
         values: list[object] = [after, query.since]
+        if before is not None:
+            conditions.append("number < ?")
+            values.append(before)
         for column in ("who", "act", "run_id"):
             if value := getattr(query, column):
                 conditions.append(f"{column} = ?")

@@ -33,7 +33,17 @@ from orchestrator.surfaces.http.endpoint import (
 )
 from orchestrator.surfaces.http.openapi import description
 from orchestrator.surfaces.http.problems import HttpRefusal, problem_answer, refusal_of
-from orchestrator.surfaces.http.routes import agents, events, runs, server, talk
+from orchestrator.surfaces.http.routes import (
+    agents,
+    events,
+    machine,
+    records,
+    runs,
+    server,
+    servers,
+    talk,
+    workspaces,
+)
 
 if TYPE_CHECKING:
     from orchestrator.engine.service import Service
@@ -52,6 +62,10 @@ API_ENDPOINTS: tuple[Endpoint, ...] = (
     *talk.TALK_ENDPOINTS,
     *events.EVENT_ENDPOINTS,
     *agents.AGENT_ENDPOINTS,
+    *servers.SERVER_LIST_ENDPOINTS,
+    *records.RECORD_ENDPOINTS,
+    *workspaces.WORKSPACE_ENDPOINTS,
+    *machine.MACHINE_ENDPOINTS,
 )
 
 OPENAPI_PATH = "/v1/openapi.json"

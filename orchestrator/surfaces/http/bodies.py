@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.exchange import AnsweredBy, ApprovalBy, MessageStatus
@@ -334,3 +334,183 @@ class AppliedBody(Frozen):
 
 class LoginCode(Frozen):
     code: str = Field(min_length=1, max_length=200)
+
+
+class PlanQuery(Frozen):
+    workspace: str = Field("", max_length=4096, description="As a run would be given it")
+
+
+class PlanBody(BaseModel):
+    """What a run would launch: the document of `orchestrator plan --json`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    agent: str
+    image: str
+
+
+class ServerBody(BaseModel):
+    """A server of tools outside of agents: what its server.yaml says, and how it is used."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+    pinned_tools: int | None = Field(description="null if no person has pinned it")
+    used_by: tuple[str, ...]
+
+
+class ServerList(Frozen):
+    items: tuple[ServerBody, ...]
+    broken: tuple[BrokenAgentBody, ...] = Field((), description="For a person")
+
+
+# Records
+
+
+class AgentSession(Frozen):
+    """A conversation that is kept, and its container."""
+
+    agent: str
+    caller: str
+    name: str
+    state: str = Field(description="running, ready, resting or stopped")
+    conversation: str
+    runs: int
+    created: float
+    used: float
+    expires: float
+
+
+class AgentSessionList(Frozen):
+    items: tuple[AgentSession, ...]
+
+
+class SessionQuery(Frozen):
+    caller: str = Field("", max_length=200, description="Whose it is; for a person")
+
+
+class StoppedBody(Frozen):
+    stopped: bool = Field(description="False: it was not running")
+
+
+class DecisionBody(Frozen):
+    """Who was let or refused what."""
+
+    number: int
+    at: float
+    who: str
+    window: str
+    act: str
+    subject: str
+    run_id: str
+    allowed: bool
+    why: str
+
+
+class DecisionPage(Frozen):
+    items: tuple[DecisionBody, ...]
+    next_cursor: str | None
+
+
+class DecisionQuery(Frozen):
+    act: str = Field("", max_length=40)
+    run: str = Field("", max_length=64)
+    refused: bool = Field(False, description="Only what was refused")
+    limit: int = Field(50, ge=1, le=MAX_PAGE)
+    cursor: Cursor = ""
+
+
+class CostRow(Frozen):
+    name: str
+    runs: int
+    scripted_runs: int
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    cost_usd: float
+    estimated_usd: float
+
+
+class CostBody(Frozen):
+    by: Literal["agent", "day", "model"]
+    since: float | None
+    rows: tuple[CostRow, ...]
+    total: CostRow
+
+
+class CostQuery(Frozen):
+    by: Literal["agent", "day", "model"] = "agent"
+    since: float | None = Field(None, ge=0, le=1e12, description="Seconds since 1970")
+
+
+# The machine
+
+
+class EngineBody(Frozen):
+    address: str
+    version: str
+    api_version: str
+
+
+class ContainerBody(Frozen):
+    name: str
+    status: str
+    kind: Literal["disposable", "kept"]
+    agent: str
+    run_id: str = Field(description="The run that it serves, if it does")
+    session: str
+    server: str = Field(description="The server of tools that it is, if it is one")
+    spare: bool = Field(description="It waits for a run")
+    created: float
+
+
+class QueueBody(Frozen):
+    under_way: int
+    waiting: int
+    max_runs: int
+    max_runs_per_agent: int
+
+
+class DiskBody(Frozen):
+    path: str
+    used_bytes: int
+    free_bytes: int
+
+
+class MachineBody(Frozen):
+    """What the orchestrator has and does on its machine."""
+
+    engine: EngineBody | None
+    engine_error: str
+    containers: tuple[ContainerBody, ...]
+    spares: dict[str, int] = Field(description="Agent -> containers that wait for a run of it")
+    queue: QueueBody
+    disk: DiskBody
+    event_readers: int
+
+
+class CheckBody(Frozen):
+    name: str
+    promise: str
+    ok: bool
+    warning: bool
+    detail: str
+    advice: str
+
+
+class DoctorBody(Frozen):
+    ok: bool
+    error: str
+    checks: tuple[CheckBody, ...]
+
+
+# Workspaces that are sent
+
+
+class UploadBody(Frozen):
+    workspace: str = Field(description="What a run takes as its workspace")
+    files: int
+    bytes: int
+    expires: float

@@ -58,12 +58,12 @@ async def run_body(call: ApiCall, run_id: str) -> Run:
         tail = [f"{line.label}: {line.text}".removesuffix(": ") for line in lines[-TAIL_LINES:]]
         live = {"partial_text": said_so_far(events), "log_tail": tuple(map(shortened, tail))}
         live |= _spent(await service.store.reports.spending(run_ids=[run_id]))
-    return _run(view, asked, live, newest, project=view.project if call.asker.person else "")
+    live |= {"project": view.project if call.asker.person else ""}
+    live |= {"workspace": service.sent.shown(view.workspace)}
+    return _run(view, asked, live, newest)
 
 
-def _run(
-    view: TaskView, asked: Sequence[Question], live: Mapping[str, Any], newest: int, project: str
-) -> Run:
+def _run(view: TaskView, asked: Sequence[Question], live: Mapping[str, Any], newest: int) -> Run:
     known = view.result
     found = known or RunResult(
         run_id=view.run_id, agent=view.agent, caller=view.caller, status=view.status, reason="ok"
@@ -76,11 +76,9 @@ def _run(
         caller=view.caller,
         status=view.status,
         reason=view.reason,
-        project=project,
         window=view.window,
         prompt=view.prompt,
         context=view.context,
-        workspace=str(view.workspace or ""),
         session=view.session,
         parent_run_id=view.parent_run_id,
         depth=view.depth,

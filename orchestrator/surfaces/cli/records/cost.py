@@ -61,13 +61,13 @@ def cost(
     )
     rows = cost_rows(spent, by)
     if as_json:
-        said = {"by": by, "since": begun or None, "rows": rows, TOTAL: _sum(TOTAL, spent)}
+        said = {"by": by, "since": begun or None, "rows": rows, TOTAL: cost_sum(TOTAL, spent)}
         print(json.dumps(said))
         return
     if not rows:
         say_none("nothing has run" + " since then" * bool(since), all_=everywhere)
         return
-    print_lines(cost_table(rows, by, _sum(TOTAL, spent)))
+    print_lines(cost_table(rows, by, cost_sum(TOTAL, spent)))
 
 
 def cost_rows(spent: Sequence[Spending], by: By) -> list[dict[str, object]]:
@@ -79,7 +79,7 @@ def cost_rows(spent: Sequence[Spending], by: By) -> list[dict[str, object]]:
         order = sorted(groups)
     else:
         order = sorted(groups, key=lambda name: (-_cost(groups[name]), name))
-    return [_sum(name, groups[name]) for name in order]
+    return [cost_sum(name, groups[name]) for name in order]
 
 
 def cost_table(
@@ -112,7 +112,8 @@ def _cells(row: dict[str, object], by: By) -> tuple[str, ...]:
     )
 
 
-def _sum(name: str, spent: Iterable[Spending]) -> dict[str, object]:
+def cost_sum(name: str, spent: Iterable[Spending]) -> dict[str, object]:
+    """A row: what these have spent together."""
     mine = tuple(spent)
     return {
         "name": name,

@@ -62,13 +62,13 @@ def doctor(
 
     wanted = None if server is None else _server(server, agents_dir)
     if as_json:
-        report = anyio.run(_examine, lambda _: None, wanted)
+        report = anyio.run(examined, lambda _: None, wanted)
         print(json.dumps(_as_json(report)))
         if report.error is not None:
             raise typer.Exit(report.error.exit_code)
     else:
         with _shown_checks() as show:
-            report = anyio.run(_examine, show, wanted)
+            report = anyio.run(examined, show, wanted)
         if report.error is not None:
             raise report.error
         print(_summary(report))
@@ -86,7 +86,8 @@ def _server(name: str, agents_dir: Path | None) -> ToolServer:
     return server
 
 
-async def _examine(show: Callable[[Check], None], server: ToolServer | None) -> Report:
+async def examined(show: Callable[[Check], None], server: ToolServer | None) -> Report:
+    """All that is found out; `show` is told each thing as it is."""
     # Here and above, not at the top: `--help` need not wait for docker and pydantic.
     from orchestrator.doctor.host_checks import examine_host
     from orchestrator.errors import OrchestratorError

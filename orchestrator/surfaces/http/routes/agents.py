@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AgentNotFound
-from orchestrator.surfaces.http.bodies import AgentBody, AgentList, BrokenAgentBody
+from orchestrator.surfaces.http.bodies import (
+    AgentBody,
+    AgentList,
+    BrokenAgentBody,
+    PlanBody,
+    PlanQuery,
+)
 from orchestrator.surfaces.http.endpoint import ApiCall, ApiReply, Endpoint
-from orchestrator.surfaces.mcp.arguments import agents_for
+from orchestrator.surfaces.mcp.arguments import absolute, agents_for
 
 if TYPE_CHECKING:
     from orchestrator.domain.agent import AgentSpec
@@ -27,6 +33,17 @@ async def list_agents(call: ApiCall) -> ApiReply:
 
 async def look(call: ApiCall) -> ApiReply:
     return ApiReply(agent_body(call, known_agent(call)))
+
+
+async def plan(call: ApiCall) -> ApiReply:
+    from orchestrator.app import show_plan
+    from orchestrator.surfaces.cli.plan import plan_document
+
+    query: PlanQuery = call.query
+    agent = known_agent(call)
+    workspace = absolute(query.workspace) if query.workspace else None
+    shown = await show_plan(call.parts.settings, agent.name, workspace)
+    return ApiReply(PlanBody.model_validate(plan_document(shown)))
 
 
 def known_agents(call: ApiCall) -> list[AgentSpec]:
@@ -70,4 +87,10 @@ def agent_body(call: ApiCall, agent: AgentSpec) -> AgentBody:
 AGENT_ENDPOINTS = (
     Endpoint(*("GET", "/v1/agents", list_agents, "List agents"), {200: AgentList}),
     Endpoint(*("GET", "/v1/agents/{name}", look, "Look at an agent"), {200: AgentBody}, (404,)),
+    Endpoint(
+        *("GET", "/v1/agents/{name}/plan", plan, "See what a run of an agent would launch"),
+        {200: PlanBody},
+        (404, 422),
+        query=PlanQuery,
+    ),
 )
