@@ -65,7 +65,8 @@ class ScriptedService(Service):
 
     def __init__(self, store: Store, alive: Callable[[str], bool]) -> None:
         nothing = cast("Any", None)
-        keeps_none = cast("Any", SimpleNamespace(kept=SimpleNamespace(recall=nothing_kept)))
+        kept = SimpleNamespace(recall=nothing_kept)
+        keeps_none = cast("Any", SimpleNamespace(kept=kept, uploads=None))
         super().__init__(
             agents=nothing,
             store=store,

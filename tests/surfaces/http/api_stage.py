@@ -10,21 +10,25 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx
 import uvicorn
 
 from orchestrator.access import check_caller
+from orchestrator.app import open_copies
 from orchestrator.domain.task import Task
 from orchestrator.engine.live import LiveRun, RunChild
 from orchestrator.engine.record import Listener
+from orchestrator.engine.sessions.sessions import Sessions
 from orchestrator.engine.tasks.tasks import Tasks
+from orchestrator.engine.workspaces.sent_workspaces import SentWorkspaces
 from orchestrator.settings import Settings, read_settings
 from orchestrator.state import open_agents
 from orchestrator.store.page_logins import PageLogins
 from orchestrator.store.runs import Store
+from orchestrator.store.session_rows import SessionRows
 from orchestrator.surfaces.http.api import Api, Behind
 from orchestrator.surfaces.mcp.transports.http import allowed_hosts
 from tests.engine.scripted_runs import ScriptedService
@@ -43,6 +47,9 @@ class ApiService(ScriptedService):
         super().__init__(store, alive)
         self.agents = open_agents(settings)
         self.project = settings.project
+        self.copies = open_copies(settings)
+        self.sent = SentWorkspaces(self.copies, store, settings.project)
+        self.sessions = Sessions(cast("Any", None), SessionRows(store, "a test"))
 
     async def accept(
         self, task: Task, *listeners: Listener, run_child: RunChild | None = None
