@@ -24,6 +24,7 @@ from orchestrator.containers.images.fetching import (
     chunks_of,
     downloaded,
     file_digest,
+    most_bytes,
     npm_pack,
 )
 from orchestrator.errors import ImageBuildFailed
@@ -43,6 +44,12 @@ CHECKSUMS: dict[tuple[str, Arch], str] = {
 
 WHEELS = {"2.1.325": "claude-agent-sdk==0.2.182"}
 """The Python package that bundles a version. Versions not listed come from npm."""
+
+CLAUDE_MEGABYTES = 170
+"""How much there is to download."""
+
+CLAUDE_BYTES = 1024 * 1024 * 1024
+"""The largest executable that is unpacked, to be compared with its checksum: one has 366 MB."""
 
 OVERRIDE_HINT = (
     "set ORCHESTRATOR_CLAUDE_BINARY to a claude executable for Linux that you fetched yourself"
@@ -135,10 +142,13 @@ def fetch_claude(cache_dir: Path, version: str, arch: Arch, progress: Progress) 
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[str] = []
     for way in ways:
-        progress(f"fetching claude {version} for Linux {arch} with {way}, about 170 MB")
+        progress(
+            f"fetching claude {version} for Linux {arch} with {way}, about {CLAUDE_MEGABYTES} MB"
+        )
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
             try:
-                archive = downloaded(_argv(way, version, arch, Path(scratch)), Path(scratch))
+                argv = _argv(way, version, arch, Path(scratch))
+                archive = downloaded(argv, Path(scratch), most_bytes(CLAUDE_MEGABYTES))
                 place_claude(archive, target, wanted)
             except FetchFailed as exc:
                 failures.append(f"{way}: {exc}")
@@ -204,8 +214,11 @@ def _extract(archive: Path, target: Path) -> str:
 
 
 def _copy(source: IO[bytes], out: IO[bytes]) -> str:
-    digest = hashlib.sha256()
+    digest, left = hashlib.sha256(), CLAUDE_BYTES
     for chunk in chunks_of(source):
+        left -= len(chunk)
+        if left < 0:
+            raise FetchFailed(f"it unpacks to more than {CLAUDE_BYTES // 1_000_000} MB")
         digest.update(chunk)
         out.write(chunk)
     return digest.hexdigest()

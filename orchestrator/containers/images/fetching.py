@@ -7,8 +7,12 @@ to the network.
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal
 
@@ -20,6 +24,12 @@ Progress = Callable[[str], None]
 
 FETCH_SECONDS = 900
 """One download of some 170 MB, on a slow line."""
+
+FETCH_LOOK_SECONDS = 0.5
+"""Between two looks at how much a download has brought."""
+
+SPARE_MEGABYTES = 32
+"""What may come besides, of a small package: logs, lists, a file or two more."""
 
 FILE_CHUNK_BYTES = 1024 * 1024
 """What is in memory at once of a large file: an executable can have 366 MB."""
@@ -45,32 +55,75 @@ def arch_of(engine_arch: str) -> Arch:
         ) from None
 
 
-def downloaded(argv: Sequence[str], folder: Path) -> Path:
-    """Run a command that downloads one archive into a folder: that archive, or FetchFailed."""
+def most_bytes(megabytes: int) -> int:
+    """What a download that should have so many may take on the disk before it is given up: there is
+    no checksum to tell before all of it is there. A downloader keeps a second copy meanwhile.
+    """
+    return (3 * megabytes + SPARE_MEGABYTES) * 1_000_000
+
+
+def downloaded(argv: Sequence[str], folder: Path, most: int) -> Path:
+    """Run a command that downloads one archive into an empty folder, where it may write so many
+    bytes: that archive, or FetchFailed.
+    """
+    words = folder / "stderr"
     try:
-        done = subprocess.run(
-            argv,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=FETCH_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as exc:
+        with words.open("wb") as errors:
+            # What it keeps until it is done is to be seen, too.
+            code = _run(("/usr/bin/env", f"TMPDIR={folder}", *argv), folder, errors, most)
+        last = words.read_bytes()[-OUTPUT_TAIL_CHARS:].decode(errors="replace")
+    except OSError as exc:
         raise FetchFailed(str(exc)) from exc
-    if done.returncode:
-        words = " ".join(done.stderr.decode(errors="replace").split())
-        raise FetchFailed(words[-OUTPUT_TAIL_CHARS:] or f"exit code {done.returncode}")
+    if code:
+        raise FetchFailed(" ".join(last.split()) or f"exit code {code}")
     found = sorted(path for path in folder.iterdir() if path.suffix in {".whl", ".tgz"})
     if not found:
         raise FetchFailed("it said it was done, but there is no file")
     return found[0]
 
 
+def _run(argv: Sequence[str], folder: Path, errors: IO[bytes], most: int) -> int:
+    """A command's exit code; FetchFailed, and it is killed, if it writes too much or takes too
+    long.
+    """
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        argv, cwd=folder, stdin=quiet, stdout=quiet, stderr=errors, start_new_session=True
+    ) as process:
+        try:
+            return _waited(process, folder, most)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+def _waited(process: subprocess.Popen[bytes], folder: Path, most: int) -> int:
+    end = time.monotonic() + FETCH_SECONDS
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(FETCH_LOOK_SECONDS)
+        if _bytes_in(folder) > most:
+            raise FetchFailed(f"it brings more than {most // 1_000_000} MB")
+        if process.returncode is not None:
+            return process.returncode
+        if time.monotonic() > end:
+            raise FetchFailed(f"it was not done after {FETCH_SECONDS} s")
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # it was only there for a moment
+                total += os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118 as it comes
+    return total
+
+
 def npm_pack(package: str, folder: Path) -> list[str]:
     """The command that downloads a package ("name@version") into a folder, as it was published."""
-    return ["npm", "pack", "--silent", "--pack-destination", str(folder), package]
+    own = ["--cache", str(folder / "cache")]
+    return ["npm", "pack", "--silent", "--pack-destination", str(folder), package, *own]
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:

@@ -24,6 +24,7 @@ from orchestrator.containers.images.fetching import (
     chunks_of,
     downloaded,
     file_digest,
+    most_bytes,
     npm_pack,
 )
 from orchestrator.domain import Frozen
@@ -95,7 +96,7 @@ def fetch_package(settings: Settings, package: NpmPackage, progress: Progress) -
 
 def _fetched(package: NpmPackage, index: str | None, folder: Path) -> Path:
     if index is None:
-        return downloaded(npm_pack(package.spec, folder), folder)
+        return downloaded(npm_pack(package.spec, folder), folder, most_bytes(package.megabytes))
     name = package.name.rpartition("/")[2]
     url = f"{index.rstrip('/')}/{package.name}/-/{name}-{package.version}.tgz"
     target = folder / "package.tgz"
@@ -103,8 +104,12 @@ def _fetched(package: NpmPackage, index: str | None, folder: Path) -> Path:
         # Of what comes, nothing is used but what has our checksum.
         with requests.get(url, stream=True, timeout=INDEX_SILENCE_SECONDS) as answer:
             answer.raise_for_status()
+            most = left = most_bytes(package.megabytes)
             with target.open("wb") as out:
                 for chunk in answer.iter_content(FILE_CHUNK_BYTES):
+                    left -= len(chunk)
+                    if left < 0:
+                        raise FetchFailed(f"it brings more than {most // 1_000_000} MB")
                     out.write(chunk)
     except (requests.RequestException, OSError) as exc:
         raise FetchFailed(re.sub(r"//[^/@\s]*@", "//…@", str(exc))) from exc

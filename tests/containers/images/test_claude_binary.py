@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.containers.docker.engine import connect
+from orchestrator.containers.images import claude_binary
 from orchestrator.containers.images.agent_image import current_tags
 from orchestrator.containers.images.claude_binary import (
     CHECKSUMS,
@@ -23,7 +24,7 @@ from orchestrator.containers.images.claude_binary import (
     place_claude,
     routes,
 )
-from orchestrator.containers.images.fetching import Arch, arch_of
+from orchestrator.containers.images.fetching import Arch, FetchFailed, arch_of
 from orchestrator.domain.agent import DEFAULT_RUNNER
 from orchestrator.errors import ImageBuildFailed
 from orchestrator.settings import read_settings
@@ -102,6 +103,17 @@ def test_a_wrong_checksum_is_refused_and_nothing_is_left(
 ) -> None:
     archive = archive_with(b"tampered", tmp_path)
     with pytest.raises(ImageBuildFailed, match=r"holds a claude with checksum .* it was not used"):
+        place_claude(archive, tmp_path / "claude", CHECKSUMS["2.1.325", "x64"])
+    assert list(tmp_path.iterdir()) == [archive]
+
+
+@pytest.mark.parametrize("archive_with", [wheel_with, tarball_with])
+def test_an_executable_that_unpacks_without_end_is_given_up(
+    archive_with: Callable[[bytes, Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claude_binary, "CLAUDE_BYTES", 2_000_000)
+    archive = archive_with(bytes(3_000_000), tmp_path)
+    with pytest.raises(FetchFailed, match="it unpacks to more than 2 MB"):
         place_claude(archive, tmp_path / "claude", CHECKSUMS["2.1.325", "x64"])
     assert list(tmp_path.iterdir()) == [archive]
 

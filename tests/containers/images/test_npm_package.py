@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from orchestrator.containers.images import fetching
 from orchestrator.containers.images.build import build_context
 from orchestrator.containers.images.cli_parts import (
     IMAGE_RUNNERS,
@@ -134,6 +135,19 @@ def test_a_failed_download_says_what_npm_said(
         fetch_package(caching(tmp_path), wanted, lambda _: None)
 
 
+def test_a_download_that_does_not_end_is_given_up_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checksum would tell, but only when all of it is there."""
+    wanted = package(tarball(tmp_path / "served.tgz"), ("bin/cli", "cli"))
+    monkeypatch.setattr(fetching, "SPARE_MEGABYTES", -20)  # of 21
+    endless = 'mkdir "$4/cache"; cat /dev/zero | head -c 2000000 > "$4/cache/x"; exec sleep 600'
+    fake_npm(tmp_path / "bin", endless, monkeypatch)
+    with pytest.raises(ImageBuildFailed, match=r"fetched with npm; .*it brings more than 1 MB"):
+        fetch_package(caching(tmp_path), wanted, lambda _: None)
+    assert list((tmp_path / "cache/packages").iterdir()) == []
+
+
 def test_without_npm_it_is_said_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +177,11 @@ async def test_without_npm_a_package_comes_from_the_index_that_the_operator_name
         cached = await anyio.to_thread.run_sync(fetch)
         with pytest.raises(ImageBuildFailed, match=r"could not be fetched from NPM_.*404"):
             await anyio.to_thread.run_sync(fetch_package, settings, missing, told.append)
+        monkeypatch.setattr(fetching, "SPARE_MEGABYTES", -21)  # of 21
+        cached.rename(cached.with_suffix(".kept"))
+        with pytest.raises(ImageBuildFailed, match=r"from NPM_.*it brings more than 0 MB"):
+            await anyio.to_thread.run_sync(fetch)
+        cached.with_suffix(".kept").rename(cached)
     assert cached.read_bytes() == (tmp_path / "served.tgz").read_bytes()
     assert told[0] == "fetching @maker/cli@1.2.3 from NPM_CONFIG_REGISTRY, about 7 MB"
 
