@@ -22,7 +22,15 @@ from tests.bench.crowd import crowd, memory
 from tests.bench.egress import egress
 from tests.bench.latency import latency, rate
 from tests.bench.queued import queued
-from tests.bench.report import as_json, four_numbers, markdown, print_table, write_page
+from tests.bench.report import (
+    ALL,
+    as_json,
+    four_numbers,
+    markdown,
+    print_table,
+    tables,
+    write_page,
+)
 from tests.bench.row import Row
 from tests.bench.runners import runners
 from tests.bench.runs import runs, server_start
@@ -64,31 +72,35 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
-    parser.add_argument("--write", action="store_true", help="put the table into README.md here")
+    parser.add_argument("--write", action="store_true", help="put whole tables into README.md here")
     options = parser.parse_args()
     unknown = sorted(set(options.cases) - set(CASES))
     if unknown:
         parser.error(f"no case {', '.join(unknown)}; known: {', '.join(CASES)}")
-    rows, caption = anyio.run(_measure, options.cases or list(CASES), options.quick)
+    measured, caption = anyio.run(_measure, options.cases or list(CASES), options.quick)
+    rows = [row for some in measured.values() for row in some]
     if options.json:
         print(as_json(rows, caption))
     else:
         print_table(rows, caption)
     if options.write:
-        table = markdown(rows, caption)
-        write_page(PAGE, table)
-        if not options.cases:
-            write_page(README, four_numbers(table))
+        written = {
+            mark: markdown(some, caption) for mark, some in tables(measured, list(CASES)).items()
+        }
+        for mark, table in written.items():
+            write_page(PAGE, table, mark)
+        if ALL in written:
+            write_page(README, four_numbers(written[ALL]))
     return 1 if any(row.met is False for row in rows) else 0
 
 
-async def _measure(names: list[str], quick: bool) -> tuple[list[Row], str]:
-    rows: list[Row] = []
+async def _measure(names: list[str], quick: bool) -> tuple[dict[str, tuple[Row, ...]], str]:
+    measured: dict[str, tuple[Row, ...]] = {}
     async with open_stage(quick=quick) as stage:
         for name in names:
             print(f"measuring {name}", file=sys.stderr, flush=True)
-            rows += await CASES[name](stage)
-        return rows, _caption(stage.runtime.engine)
+            measured[name] = await CASES[name](stage)
+        return measured, _caption(stage.runtime.engine)
 
 
 def _caption(engine: Engine) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +22,9 @@ IN_README = (
 )
 """What the README shows; of several rows of a name, the first."""
 
-BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
+ALL = "bench"
+OWN_TABLES = {"runners": "bench-runners"}
+"""Cases that have a table of their own on the page, and what marks it. All others are in one."""
 
 
 def print_table(rows: Sequence[Row], caption: str) -> None:
@@ -52,13 +54,36 @@ def four_numbers(table: str) -> str:
     return "\n".join(lines)
 
 
-def write_page(path: Path, text: str) -> None:
-    """Put the table between its markers."""
+def tables(measured: Mapping[str, Sequence[Row]], cases: Collection[str]) -> dict[str, list[Row]]:
+    """The tables of the page that can be written anew, by their marks, of some of all cases: not
+    one of which only a part was measured.
+    """
+    found: dict[str, list[Row]] = {}
+    for mark in (ALL, *OWN_TABLES.values()):
+        in_it = [case for case in cases if OWN_TABLES.get(case, ALL) == mark]
+        if all(case in measured for case in in_it):
+            found[mark] = [row for case in in_it for row in measured[case]]
+    return found
+
+
+def table_on(page: str, mark: str = ALL) -> str:
+    """What a page has between the marks of a table."""
+    begin, end = _marks(mark)
+    return page.partition(begin)[2].partition(end)[0].strip()
+
+
+def write_page(path: Path, text: str, mark: str = ALL) -> None:
+    """Put a table between its marks."""
+    begin, end = _marks(mark)
     old = path.read_text()
-    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     if not pattern.search(old):
-        raise SystemExit(f"{path} has no {BEGIN} ... {END} to write between")
-    path.write_text(pattern.sub(lambda _: f"{BEGIN}\n{text}\n{END}", old))
+        raise SystemExit(f"{path} has no {begin} ... {end} to write between")
+    path.write_text(pattern.sub(lambda _: f"{begin}\n{text}\n{end}", old))
+
+
+def _marks(mark: str) -> tuple[str, str]:
+    return f"<!-- {mark} -->", f"<!-- /{mark} -->"
 
 
 def as_json(rows: Sequence[Row], caption: str) -> str:

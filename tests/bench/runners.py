@@ -24,7 +24,7 @@ from orchestrator.engine.service import Service
 from orchestrator.runners.known import RUNNERS
 from orchestrator.settings import Settings, read_settings
 from orchestrator.store.session_rows import SessionKey
-from tests.bench.row import Row
+from tests.bench.row import Row, ratio_at_most
 from tests.bench.runs import PROMPT, Model, Times, call_row, on_bridge, open_model
 from tests.bench.spares import call, calm
 from tests.bench.stage import COMMAND_SECONDS, Stage
@@ -40,6 +40,12 @@ runner: {runner}
 model: {model}
 {more}---
 """
+
+TARGETS = {
+    "cold": ratio_at_most(1.0),
+    "warm": ratio_at_most(0.15),
+    "next turn": ratio_at_most(0.15),
+}
 
 SETTLE_SECONDS = 0.5
 """Before each call: the engine still removes the container of the one before."""
@@ -123,8 +129,8 @@ async def runners(stage: Stage) -> tuple[Row, ...]:
         taken = await _measured(stage, name, plain)
         against = f"docker run --rm, {name}"
         rows += (
-            call_row(f"{name}, {what}", "asked", taken[what], taken["plain"], against)
-            for what in ("cold", "warm", "next turn")
+            call_row(f"{name}, {what}", "asked", taken[what], taken["plain"], against, target)
+            for what, target in TARGETS.items()
         )
     return tuple(rows)
 

@@ -12,7 +12,7 @@ from orchestrator.settings import SOURCES
 from orchestrator.shipped import reference_pages
 from orchestrator.surfaces.cli.main import app, main
 from orchestrator.surfaces.cli.setup.pages import ABOUT
-from tests.bench.report import BEGIN, END, four_numbers
+from tests.bench.report import four_numbers, table_on
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (ROOT / "orchestrator/surfaces/cli/README.md").read_text()
@@ -65,7 +65,7 @@ def test_every_page_can_be_shown_by_its_topic(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_readme_has_four_numbers_of_the_benchmarks() -> None:
-    shown = (ROOT / "README.md").read_text().partition(BEGIN)[2].partition(END)[0].strip()
+    shown = table_on((ROOT / "README.md").read_text())
     assert shown == four_numbers((ROOT / "tests/bench/README.md").read_text())
 
 
