@@ -42,6 +42,10 @@ def ask(question, default=""):
 
 SPIN = "setsid python3 -c 'while True: pass' > /dev/null 2>&1 &"
 
+PULSE = "import time\nwhile True: sum(range(1_000_000)); time.sleep(0.02)"
+COMPUTE = f"setsid python3 -c '{PULSE}' > /dev/null 2>&1 &"
+"""Takes half a processor: enough to be seen, and the rest is for the tests beside this one."""
+
 
 def in_background(code: str) -> str:
     """A command that leaves a Python program running."""
@@ -78,7 +82,7 @@ async def test_a_question_does_not_stop_the_clock_of_a_program_that_computes(
     harness: Harness,
 ) -> None:
     steps: Steps = [
-        bash(SPIN),
+        bash(COMPUTE),
         {"tool": "mcp__parent__ask_parent", "input": {"question": "Well?"}},
         {"text": "late"},
     ]

@@ -101,16 +101,6 @@ def forks(count: int) -> str:
     return f"""printf "{code}" > /tmp/forks.py; python3 /tmp/forks.py > /dev/null 2>&1"""
 
 
-async def test_processes_that_ran_out_are_told_beside_the_answer(harness: Harness) -> None:
-    steps: Steps = [bash(f"{forks(200)}; echo done"), {"text": "as far as I could"}]
-    with anyio.fail_after(PATIENCE):
-        result = await harness.run(steps, resources={"pids": 96})
-
-    assert (result.status, result.result) == ("completed", "as far as I could"), result
-    (told,) = [text for text in warnings(harness) if text.startswith("pids_exhausted")]
-    assert "the limit of 96 processes and threads was reached" in told
-
-
 async def test_a_cli_that_dies_where_processes_ran_out_is_pids_exhausted(
     harness: Harness,
 ) -> None:
@@ -123,26 +113,26 @@ async def test_a_cli_that_dies_where_processes_ran_out_is_pids_exhausted(
     assert "raise resources.pids" in result.message
 
 
-async def test_a_child_killed_for_its_memory_is_told_beside_the_answer(harness: Harness) -> None:
-    hog = "python3 -c 'x = [bytearray(1_000_000) for _ in range(4000)]'; echo done"
-    small = {"memory_mb": 640, "scratch_mb": 16}
+async def test_what_ran_out_is_told_beside_the_answer(harness: Harness) -> None:
+    """Memory of a child, scratch space, and processes: the last, since then none can be started."""
+    hog = "python3 -c 'x = [bytearray(1_000_000) for _ in range(4000)]'"
+    write, run = forks(200).split("; ")
+    steps: Steps = [
+        bash(f"{hog}; echo died"),
+        bash(f"{write}; head -c 100M /dev/zero > /tmp/fill; {run}; echo done"),
+        {"text": "as far as I could"},
+    ]
+    small = {"memory_mb": 640, "scratch_mb": 32, "pids": 96}
     with anyio.fail_after(PATIENCE):
-        result = await harness.run([bash(hog), {"text": "it died"}], resources=small)
+        result = await harness.run(steps, resources=small)
 
-    assert (result.status, result.result) == ("completed", "it died"), result
-    (told,) = [text for text in warnings(harness) if text.startswith("oom_killed")]
-    assert "of 640 MiB" in told
-    assert "raise resources.memory_mb" in told
-
-
-async def test_scratch_space_that_is_full_is_told_beside_the_answer(harness: Harness) -> None:
-    fill = "head -c 100M /dev/zero > /tmp/fill; echo done"
-    with anyio.fail_after(PATIENCE):
-        result = await harness.run([bash(fill), {"text": "x"}], resources={"scratch_mb": 32})
-
-    assert result.status == "completed", result
-    (told,) = [text for text in warnings(harness) if text.startswith("disk_full")]
-    assert "no room is left in /tmp (32 MiB); raise resources.scratch_mb" in told
+    assert (result.status, result.result) == ("completed", "as far as I could"), result
+    told = {text.partition(":")[0]: text for text in warnings(harness)}
+    assert "of 640 MiB" in told["oom_killed"]
+    assert "raise resources.memory_mb" in told["oom_killed"]
+    full = "no room is left in /tmp (32 MiB); raise resources.scratch_mb"
+    assert full in told["disk_full"]
+    assert "the limit of 96 processes and threads was reached" in told["pids_exhausted"]
 
 
 async def test_a_cli_that_dies_where_the_disk_is_full_is_disk_full(harness: Harness) -> None:
@@ -224,25 +214,29 @@ async def watched(container: Container, script: str) -> Hit:
         return await DiskWatch(container, 16 * MIB).until_full()
 
 
-@pytest.mark.usefixtures("_quick")
-@pytest.mark.parametrize(
-    "script",
-    [
-        f"head -c 20M /dev/zero > a; {HOLD}",
-        f"mkdir -p a/b; for n in 1 2 3 4 5; do head -c 4M /dev/zero > a/b/$n; done; {HOLD}",
-        f"exec 9> a; rm a; head -c 20M /dev/zero >&9; {HOLD}",  # removed, and still open
-        f"mkdir a; head -c 40M /dev/zero > a/b; chmod 0 a; {HOLD}",  # not to be looked into
-    ],
+GROWS = (
+    "head -c 20M /dev/zero > a",
+    "mkdir -p a/b; for n in 1 2 3 4 5; do head -c 4M /dev/zero > a/b/$n; done",
+    "exec 9> a; rm a; head -c 20M /dev/zero >&9",  # removed, and still open
+    "mkdir a; head -c 40M /dev/zero > a/b; chmod 0 a",  # not to be looked into
 )
+
+
+@pytest.mark.usefixtures("_quick")
 async def test_a_workspace_that_grows_too_large_is_disk_full(
-    runtime: DockerRuntime, copied: ContainerSpec, script: str
+    runtime: DockerRuntime, copied: ContainerSpec
 ) -> None:
+    empty = Launch(argv=("bash", "-c", "chmod -f 700 a; rm -rf a"), cwd=WORKSPACE)
     with anyio.fail_after(PATIENCE):
         async with runtime.open(copied) as container:
-            hit = await watched(container, script)
-
-    assert hit.reason == "disk_full"
-    assert "of at most 16 MiB; raise resources.disk_mb" in hit.message
+            for script in GROWS:
+                hit = await watched(container, f"{script}; {HOLD}")
+                assert hit.reason == "disk_full", script
+                assert "of at most 16 MiB; raise resources.disk_mb" in hit.message, script
+                await container.run(empty)
+                use = await exhaustion._disk_use(container, 16 * MIB, (WORKSPACE,))
+                assert use is not None
+                assert use.used < MIB, script
 
 
 async def test_two_names_count_once_and_other_file_systems_not_at_all(
