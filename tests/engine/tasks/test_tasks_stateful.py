@@ -418,12 +418,17 @@ class Questions(RuleBasedStateMachine):
 def test_whatever_happens_the_store_stays_true_and_no_answer_is_lost_or_doubled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """`make soak` has twenty times as many examples."""
+    run_examples(monkeypatch, 8)
+
+
+def run_examples(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     for module in ("news", "tasks"):
         monkeypatch.setattr(f"orchestrator.engine.tasks.{module}.STORE_LOOK_SECONDS", PAUSE_SECONDS)
     run_state_machine_as_test(
         Questions,
         settings=settings(
-            max_examples=15,
+            max_examples=count,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -58,9 +59,33 @@ def data(project: Project) -> Path:
     return make_tree(project.path / "data")
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("changes")
+
+
 @pytest.fixture
-def run_id(project: Project, data: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """A run that changed its copy of `data`."""
+def tmp_path(shared: Path) -> Path:
+    """The same place for all tests, empty for each: the record of a run names its workspace."""
+    shutil.rmtree(shared / "place", ignore_errors=True)
+    (shared / "place").mkdir()
+    return shared / "place"
+
+
+@pytest.fixture
+def run_id(shared: Path, project: Project, data: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """A run that changed its copy of `data`; it is run once, and all that it left is kept."""
+    kept, said = shared / "kept", shared / "run_id"
+    if kept.exists():
+        shutil.copytree(kept, shared / "place", dirs_exist_ok=True, symlinks=True)
+    else:
+        run_id = changed_data(project, capsys)
+        shutil.copytree(shared / "place", kept, symlinks=True)
+        said.write_text(run_id)
+    return said.read_text()
+
+
+def changed_data(project: Project, capsys: pytest.CaptureFixture[str]) -> str:
     project.agent("edit", EDIT, FIELDS)
     assert run("run", "edit", "things", "--workspace", "data") == 0
     said = capsys.readouterr()
