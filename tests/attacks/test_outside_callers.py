@@ -165,7 +165,7 @@ async def test_calls_push_nothing_out_of_the_audit(
         ("ci", f"execute_tool db/query as dev: {before}{why} (at least 64 times)"),
         ("ci", f"execute_tool db/insert as dev: {before}{why} (at least 2 times)"),
     ]
-    assert rows[-1][0] == "other"  # who has called less has a row
+    assert rows[-1] == ("other", f"get_server_tools db as dev: {first[0][1].split(': ')[1]}")
 
 
 @attack(

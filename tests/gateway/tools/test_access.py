@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -249,30 +250,38 @@ async def test_a_runs_time_stands_still_while_a_call_waits_for_somebody_and_goes
 
 
 async def test_while_a_server_asks_none_of_its_calls_is_late() -> None:
-    company = Company()
-    early, later = (CallPatience(company, 0.01, nullcontext) for _ in range(2))
-    ended: list[CallPatience] = []
-    answered = anyio.Event()
+    company, at_work = Company(), Counter[str]()
+
+    @contextmanager
+    def working() -> Iterator[None]:
+        at_work["now"] += 1
+        yield
+        at_work["now"] -= 1
+
+    early, later = (CallPatience(company, 0.01, working) for _ in range(2))
 
     async def wait(patience: CallPatience) -> None:
         with patience.working(), patience.lasting():
-            await answered.wait()
-        ended.append(patience)
+            await anyio.sleep_forever()
 
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, early)
+            while not at_work["now"]:
+                await anyio.lowlevel.checkpoint()
             with company.asked():
-                tasks.start_soon(wait, early)
-                while early not in company.calls:
-                    await anyio.lowlevel.checkpoint()
                 tasks.start_soon(wait, later)
-                await anyio.sleep(0.05)
-                assert ended == []
-    assert ended == [early, later]
+                while len(company.calls) < 2:
+                    await anyio.lowlevel.checkpoint()
+                assert {call._answer.deadline for call in company.calls} == {float("inf")}
+                assert at_work["now"] == 0
+            assert at_work["now"] == 2
     assert early.over
     assert later.over
+    with company.asked(), early.working():
+        pass
     early.renew()  # a word that comes too late
-    assert company.calls == set()
+    assert (at_work["now"], company.calls) == (0, set())
 
 
 async def test_the_last_call_of_a_run_can_be_approved_with_other_arguments() -> None:
