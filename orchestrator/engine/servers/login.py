@@ -78,8 +78,7 @@ async def log_in(
         return code_of(address[0])
 
     file = TokenFile(tokens_dir, project, server)
-    await file.forget()
-    async with serve_on_loopback(answer) as here:
+    async with file.anew(), serve_on_loopback(answer) as here:
         auth = auth_of(
             server,
             secret_values,

@@ -202,9 +202,9 @@ def told_plainly(server: ToolServer) -> Iterator[None]:
     try:
         yield
     except Exception as exc:
-        login = login_problem(exc, server.name)
-        if login is not None:
-            raise login from exc
+        told = _failed(exc) or login_problem(exc, server.name)
+        if told is not None:
+            raise told from None
         problem = transport_problem(exc)
         if problem:
             # Not its whole URL, which may hold a key: an agent reads this.

@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -88,8 +88,20 @@ class TokenFile:
         """Read again what is there: another process may have renewed it."""
         self.kept = await anyio.to_thread.run_sync(self._read)
 
-    async def forget(self) -> None:
+    @asynccontextmanager
+    async def anew(self) -> AsyncIterator[None]:
+        """Forget what is kept, so that a person logs in; if that fails, it counts as before."""
+        before: KeptLogin | None = None
+        with suppress(OperatorError):  # what cannot be read is worth nothing
+            before = await anyio.to_thread.run_sync(self._read)
         self._path.unlink(missing_ok=True)
+        try:
+            yield
+        except BaseException:
+            if before is not None and before.tokens is not None:
+                self.kept = before
+                self._write()  # at once: it may be a Ctrl-C
+            raise
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:

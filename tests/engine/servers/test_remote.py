@@ -65,12 +65,14 @@ class Rig:
         self.pools.append(ServerPool(opener.open))
         return self.pools[-1]
 
-    async def log_in(self, server: ToolServer, *, paste: bool = False) -> None:
+    async def log_in(self, server: ToolServer, *, paste: bool = False, pastes: str = "") -> None:
         pages: list[str] = []
 
         async def pasted() -> str:
             while not pages:
                 await anyio.sleep(0.01)
+            if pastes:
+                return pastes
             there = await browse(pages[0]) if not paste else await redirect(pages[0])
             return there if paste else await forever()
 
@@ -194,6 +196,10 @@ async def test_a_person_logs_in_once_and_other_processes_use_and_renew_the_token
     async with rig.process().lease(wanted(server)) as live:
         assert (await called(live, text="x"))["as"].startswith("Bearer at-")
         assert rig.remote.grants == ["authorization_code"]
+    with pytest.raises(ServerFailed, match="access_denied"):
+        await rig.log_in(server, pastes="http://127.0.0.1/callback?error=access_denied")
+    async with rig.process().lease(wanted(server)) as live:  # the login of before still counts
+        assert (await called(live, text="x"))["as"].startswith("Bearer at-")
     rig.remote.tokens = dict.fromkeys(rig.remote.tokens, False)  # they are good for nothing now
     kept = json.loads(file.read_text())
     file.write_text(json.dumps(kept | {"expires_at": 1.0}))
