@@ -18,6 +18,7 @@ import pytest
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.domain.task import Task
 from orchestrator.gateway.tools import front
+from orchestrator.wire.warden import EXIT_WIRE_CLOSED
 from tests.attacks.conftest import harnessed
 from tests.attacks.mark import Group, attack
 from tests.attacks.rig import PATIENCE, TOOLS
@@ -196,5 +197,12 @@ async def test_a_killed_orchestrator_leaves_no_server(stage: Stage) -> None:
             [COMMAND, "run", "caller", "Go."], env=stage.env, start_new_session=True
         ) as process:
             await stage.has_containers(2)
+            assert stage.runtime is not None
+            watch = stage.runtime.events.watch
+            fates = [watch(info.id) for info in await stage.runtime.list()]
             os.killpg(process.pid, signal.SIGKILL)
             await stage.has_containers(0)
+            for fate in fates:
+                await fate.gone.wait()
+    # The end of the wire ended them, and not the end of their lease, a minute later.
+    assert [fate.exit_code for fate in fates] == [EXIT_WIRE_CLOSED] * 2
