@@ -18,6 +18,10 @@ def main() -> None:
         from orchestrator.surfaces.cli.serving import serve_at_once  # noqa: PLC0415 after the above
 
         serve_at_once(sys.argv[1:])
+    if sys.argv[1:2] == ["connect"]:
+        from orchestrator.surfaces.connect.connecting import connect_at_once  # noqa: PLC0415
+
+        connect_at_once(sys.argv[1:])
     from orchestrator.surfaces.cli.main import main as command_line  # noqa: PLC0415 after the above
 
     command_line()

@@ -9,7 +9,7 @@ import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -17,6 +17,9 @@ import httpx2
 
 from orchestrator import __version__, errors
 from orchestrator.errors import CallerError, OperatorError, OrchestratorError, ServerAway
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
 
 CONNECT_SECONDS = 10.0
 """For the server to take a connection."""
@@ -135,6 +138,28 @@ class ServerConnection:
                     raise
             await anyio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def connection_to(settings: Settings) -> ServerConnection:
+    """To the server that the settings name, with the token that they have."""
+    return ServerConnection(settings.server, _token(settings))
+
+
+def _token(settings: Settings) -> str:
+    if settings.token is not None:
+        return settings.token.get_secret_value().strip()
+    path = settings.token_file
+    if path is None:
+        return ""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise OperatorError(
+                f"{path} can be read by other users, and holds a token; chmod 600 {path}"
+            )
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is no text"
+        raise OperatorError(f"ORCHESTRATOR_TOKEN_FILE, {path}, cannot be read: {why}") from exc
 
 
 def sse(response: httpx2.Response) -> httpx2.EventSource:

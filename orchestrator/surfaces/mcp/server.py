@@ -16,9 +16,9 @@ from pydantic import Field
 
 from orchestrator import __version__
 from orchestrator.catalog import prompt_section
-from orchestrator.domain.result import ChangedFile
 from orchestrator.errors import CallerMissing, MountRefused, OrchestratorError
 from orchestrator.settings import Settings
+from orchestrator.surfaces.applied_words import applied_words
 from orchestrator.surfaces.mcp.annotations import with_hints_for
 from orchestrator.surfaces.mcp.answers.answer import (
     AgentsAnswer,
@@ -26,9 +26,7 @@ from orchestrator.surfaces.mcp.answers.answer import (
     RunAnswer,
     errors_as_answers,
     plain,
-    without_empty,
 )
-from orchestrator.surfaces.mcp.answers.steps import after_look
 from orchestrator.surfaces.mcp.arguments import (
     OptionalFlag,
     OptionalText,
@@ -47,7 +45,7 @@ from orchestrator.surfaces.mcp.task_extension import TaskExtension
 from orchestrator.surfaces.mcp.tasks import BIG, task_tools
 from orchestrator.surfaces.mcp.waiting import Waiting
 from orchestrator.surfaces.mcp.windows import Windows, within_trace
-from orchestrator.surfaces.text import one_line, quoted, shortened
+from orchestrator.surfaces.text import one_line, shortened
 
 if TYPE_CHECKING:
     from orchestrator.engine.service import Service
@@ -213,27 +211,8 @@ async def _apply(
     service: Service, caller: str, run_id: str, dry_run: bool, allow_acting: bool
 ) -> t.CallToolResult:
     applied = await service.apply(run_id, caller, dry_run=dry_run, allow_acting=allow_acting)
-    done = "can be applied" if dry_run else "are applied"
-    said = f"{len(applied.files)} changed files, which {done}:"
-    lines = [said, *map(_changed, applied.files)]
-    acting = any(file.acts for file in applied.files)
-    if dry_run and not allow_acting and acting:
-        lines.append(
-            "Those with a reason act on this machine: show them to the person first, and apply "
-            "with allow_acting true only if the person agrees."
-        )
-    step = after_look(run_id, acting=acting) if dry_run and not applied.already else ""
-    if step:
-        lines.append(f"Next: {step}.")
-    if applied.already:
-        lines = ["Nothing to do: the workspace is like that already."]
-    found = applied.model_dump(mode="json", exclude={"files"})
-    files = [without_empty(file.model_dump(mode="json")) for file in applied.files]
-    return plain("\n".join(lines), {"files": files, **without_empty({**found, "next": step})})
-
-
-def _changed(file: ChangedFile) -> str:
-    return f"{file.change} {quoted(file.path)}{f' ({file.acts})' * bool(file.acts)}"
+    words = applied_words(applied, run_id, dry_run=dry_run, allow_acting=allow_acting)
+    return plain(*words)
 
 
 def _describe_agents(service: Service, who_calls: WhoCalls) -> Any:

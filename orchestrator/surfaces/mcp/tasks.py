@@ -26,9 +26,9 @@ from orchestrator.surfaces.mcp.answers.answer import (
     plain,
     run_answer,
     tasks_answer,
-    without_empty,
 )
 from orchestrator.surfaces.mcp.answers.lines import tasks_table
+from orchestrator.surfaces.mcp.answers.steps import without_empty
 from orchestrator.surfaces.mcp.arguments import (
     MAX_IDS,
     OptionalFlag,

@@ -26,7 +26,7 @@ from orchestrator.surfaces.mcp.answers.lines import (
     standing_lines,
 )
 from orchestrator.surfaces.mcp.answers.shown_changes import PATCH_URI, RUN_URI, shown_changes
-from orchestrator.surfaces.mcp.answers.steps import after_end, next_step, spelt
+from orchestrator.surfaces.mcp.answers.steps import after_end, next_step, spelt, without_empty
 from orchestrator.surfaces.text import LINE_CHARS, named, shortened
 
 ASKED_FIELDS = {"run_id", "message_id", "question", "asked", "deadline", "default_answer"}
@@ -168,14 +168,6 @@ def document(view: TaskView, *, brief: bool = False, whole: bool = False) -> dic
 def _timed(asked: dict[str, object]) -> dict[str, object]:
     """The same without a deadline, if nobody counts the time: no orchestrator has the run."""
     return {key: value for key, value in asked.items() if key != "deadline" or value}
-
-
-def without_empty(document: dict[str, object]) -> dict[str, object]:
-    """The same without fields that say nothing. A number and a flag always say something."""
-    return {key: value for key, value in document.items() if value not in _EMPTY}
-
-
-_EMPTY: tuple[object, ...] = ("", None, [], (), {})
 
 
 def _envelope(

@@ -76,3 +76,11 @@ def after_look(run_id: str, *, acting: bool) -> str:
 def spelt(value: object) -> str:
     """A value as a caller writes it in a call."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def without_empty(document: dict[str, object]) -> dict[str, object]:
+    """The same without fields that say nothing. A number and a flag always say something."""
+    return {key: value for key, value in document.items() if value not in _EMPTY}
+
+
+_EMPTY: tuple[object, ...] = ("", None, [], (), {})

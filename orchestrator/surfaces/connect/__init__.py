@@ -1,0 +1,1 @@
+"""`orchestrator connect`: MCP on stdin and stdout, answered by an orchestrator elsewhere."""
