@@ -14,6 +14,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -48,6 +49,10 @@ FOLDERS_OF_OTHERS = (".claude", ".github", ".copilot", ".openhands", ".agents")
 
 MOST = 999_999_999
 """What a number may be at most: more than any of them can use."""
+
+
+SERVER_FLAG: ContextVar[str] = ContextVar("server", default="")
+"""The address that `--server` names, in the command that is carried out."""
 
 
 class Settings(Frozen):
@@ -235,6 +240,7 @@ def read_settings_with_origins(
         *_from_file(_config_dir(env) / USER_FILE, "user"),
         *_from_file(root / SETTINGS_FILE, "project"),
         *_from_environment(env),
+        ("server", SERVER_FLAG.get() or None, "--server"),
         *((name, value, f"--{name.replace('_', '-')}") for name, value in (flags or {}).items()),
     )
     values: dict[str, object] = {}

@@ -169,6 +169,7 @@ class Service:
         with _told_of_refusal(watched):
             task = watched.task
             try:
+                task = await self.sent.placed(task)
                 agent, task, prepared = await self._prepared(task, listeners)
             except OrchestratorError as exc:
                 await self._decided("run", task.caller, task.run_id, exc, subject=task.agent)

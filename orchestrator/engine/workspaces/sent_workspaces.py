@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from orchestrator.domain.audit import AuditEntry
 from orchestrator.domain.result import FINAL, TRANSITIONS
+from orchestrator.domain.task import Task
 from orchestrator.engine.workspaces.copies import Copies, upload_owner
 from orchestrator.errors import CopyRefused, OrchestratorError, RunNotFound, RunRefused
 from orchestrator.store.runs import Store
@@ -79,13 +80,14 @@ class SentWorkspaces:
         remove = partial(self._uploads.remove, self._owner(caller), workspace)
         await anyio.to_thread.run_sync(remove)
 
-    def named(self, caller: str, text: str) -> Path | None:
-        """The tree that a caller means by the id of an upload; None if the text is none.
-        MountRefused if it is not the caller's, or not there.
+    async def placed(self, task: Task) -> Task:
+        """A task whose workspace is named by the id of an upload, with the tree of that: the
+        caller's own, or MountRefused. Any other as it is.
         """
-        if not UPLOAD_ID.fullmatch(text):
-            return None
-        return self._uploads.tree(self._owner(caller), text)
+        if task.workspace is None or not UPLOAD_ID.fullmatch(str(task.workspace)):
+            return task
+        find = partial(self._uploads.tree, self._owner(task.caller), str(task.workspace))
+        return task.model_copy(update={"workspace": await anyio.to_thread.run_sync(find)})
 
     def shown(self, workspace: Path | None) -> str:
         """What callers are told that a run works on: of an upload its id, and not where it is."""
@@ -98,6 +100,9 @@ class SentWorkspaces:
         Reading on blocks.
         """
         record = await self._store.run(run_id)
+        if record is not None and record.wish is not None:  # others may have gone on under its id
+            run_id = await self._store.last_follow_up(run_id)
+            record = await self._store.run(run_id)
         if record is None or record.project != self._project or caller not in (None, record.caller):
             raise RunNotFound(f"there is no run {run_id!r} of yours")
         return changes_tar(await anyio.to_thread.run_sync(self._copies.changes, run_id))

@@ -18,6 +18,7 @@ from orchestrator.errors import CallerMissing, CallInvalid, MountRefused
 from orchestrator.surfaces.mcp.annotations import HINTS
 from orchestrator.surfaces.mcp.answers.answer import refusal
 from orchestrator.surfaces.text import named
+from orchestrator.workspace.archives.uploads import UPLOAD_ID
 
 if TYPE_CHECKING:
     from orchestrator.engine.service import Service
@@ -118,7 +119,7 @@ def asked_task(
             agent=agent,
             prompt=prompt,
             context=context,
-            workspace=absolute(workspace) if workspace else None,
+            workspace=directory(workspace) if workspace else None,
             session=session,
             caller=caller,
             after=after,
@@ -161,8 +162,13 @@ def _half_characters(value: object, where: str = "") -> str:
     return next(filter(None, (_half_characters(part, name) for name, part in parts)), "")
 
 
-def absolute(text: str) -> Path:
+def directory(text: str) -> Path:
+    """A directory as a caller names it: its absolute path, or the id of an upload, which the
+    service knows by its caller.
+    """
     path = Path(text)
+    if UPLOAD_ID.fullmatch(text):
+        return path
     if not path.is_absolute() or "\0" in text:
         raise MountRefused(f"{text!r} is not an absolute path; give one from / on")
     return path

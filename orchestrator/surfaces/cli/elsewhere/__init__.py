@@ -1,0 +1,1 @@
+"""Commands about runs of an orchestrator elsewhere (`--server`): the same words, asked over HTTP."""
