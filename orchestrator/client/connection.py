@@ -39,6 +39,9 @@ EVENT_BYTES = 64 * 1024 * 1024
 
 Body = bytes | AsyncIterator[bytes]
 
+HttpAnswer = httpx2.Response
+"""What a server answers, as whoever reads it knows it."""
+
 T = TypeVar("T")
 
 

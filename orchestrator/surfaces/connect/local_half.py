@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from orchestrator.client.packing import PackedTree, SentPlaces
     from orchestrator.containers.mounts import MountPolicy
     from orchestrator.settings import Settings
+    from orchestrator.workspace.applying.apply import Applied
 
 log = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 1.0
 """For uploads to be removed when the client has left."""
 
-Tell = Callable[[str], Awaitable[None]]
+TellClient = Callable[[str], Awaitable[None]]
 """Says what is being done, to a client that waits."""
 
 
@@ -39,11 +40,11 @@ class LocalHalf:
         self._uploads: set[str] = set()
         """That we have sent."""
 
-    async def sent(self, directories: set[str], tell: Tell) -> dict[str, str]:
+    async def sent(self, directories: set[str], tell: TellClient) -> dict[str, str]:
         """Directory -> the id by which the server has it. OrchestratorError if one cannot be."""
         return {each: await self._send(Path(each), tell) for each in sorted(directories)}
 
-    async def _send(self, root: Path, tell: Tell) -> str:
+    async def _send(self, root: Path, tell: TellClient) -> str:
         from orchestrator.client.packing import packed_tree
 
         await tell(f"packing {root}")
@@ -82,8 +83,25 @@ class LocalHalf:
             do = partial(apply_here, changes, root, self._policy())
             do = partial(do, dry_run=dry_run, allow_acting=acting)
             with anyio.CancelScope(shield=True):  # all or nothing, and then it is told
-                applied = await anyio.to_thread.run_sync(do)
+                applied = await self._noted(do, run_id, root, dry_run=dry_run, acting=acting)
         return applied_words(applied, run_id, dry_run=dry_run, allow_acting=acting)
+
+    async def _noted(
+        self, do: Callable[[], Applied], run_id: str, root: Path, *, dry_run: bool, acting: bool
+    ) -> Applied:
+        """Apply changes; that it is done, or refused, is in the audit of this machine."""
+        from orchestrator.containers.owner import make_state_dir
+        from orchestrator.state import note_decision
+
+        await anyio.to_thread.run_sync(make_state_dir, self._settings.state_dir)
+        note = partial(note_decision, self._settings, "apply", str(root), run_id=run_id)
+        if not dry_run:
+            await note(allowed=True, why="with files that act" * acting)
+        try:
+            return await anyio.to_thread.run_sync(do)
+        except OrchestratorError as exc:
+            await note(allowed=False, why=f"{exc.code}: {exc}")
+            raise
 
     async def leave(self) -> None:
         """Have what we have sent removed, if that can be done at once; else it goes by itself."""

@@ -28,7 +28,7 @@ STARTING_TOOLS = re.compile(
 )
 """Tools that start runs: under a key they can be asked for again."""
 
-LOOKING_TOOLS = frozenset(
+REPEATED_TOOLS = frozenset(
     (
         *("list_agents", "wait_for_tasks", "get_all_tasks", "get_task_details", "get_logs"),
         *("check_subagent_status", "check_status", "get_subagent_logs", "check_message_status"),
@@ -100,7 +100,7 @@ def with_key(message: Message, key: str) -> Message:
 def may_repeat(message: Message) -> bool:
     """Whether a request can be sent again that the server may have heard before."""
     tool = tool_of(message)
-    return not tool or tool in LOOKING_TOOLS or STARTING_TOOLS.fullmatch(tool) is not None
+    return not tool or tool in REPEATED_TOOLS or STARTING_TOOLS.fullmatch(tool) is not None
 
 
 def cancelled_id(message: Message) -> object:

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.abc
 
-from orchestrator.client.connection import ServerConnection, refusal_of, sse
+from orchestrator.client.connection import HttpAnswer, ServerConnection, refusal_of, sse
 from orchestrator.errors import OperatorError, OrchestratorError, ServerAway
 from orchestrator.surfaces.connect.local_half import LocalHalf
 from orchestrator.surfaces.connect.messages import (
@@ -38,9 +38,6 @@ from orchestrator.surfaces.connect.messages import (
     with_directories,
     with_key,
 )
-
-if TYPE_CHECKING:
-    import httpx2
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +229,7 @@ class Relay:
             "POST", MCP_PATH, headers=headers, json=message, seconds=None
         )
 
-    def _no_answer(self, response: httpx2.Response) -> OrchestratorError:
+    def _no_answer(self, response: HttpAnswer) -> OrchestratorError:
         if response.status_code >= 300:
             return refusal_of(response, self._connection.url)
         return OperatorError(

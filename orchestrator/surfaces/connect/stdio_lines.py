@@ -19,7 +19,7 @@ from orchestrator.surfaces.connect.messages import Message
 
 READ_BYTES = 256 * 1024
 
-LINE_BYTES = 64 * 1024 * 1024
+MESSAGE_BYTES = 64 * 1024 * 1024
 """Of one message of the client's."""
 
 
@@ -59,7 +59,7 @@ def _read(portal: anyio.from_thread.BlockingPortal, said: MemoryObjectSendStream
                 if message is not None:
                     portal.call(said.send, message)
             line = bytearray(rest)
-            if len(line) > LINE_BYTES:
+            if len(line) > MESSAGE_BYTES:
                 break
         portal.call(said.aclose)
     except (OSError, RuntimeError, anyio.ClosedResourceError, anyio.BrokenResourceError):

@@ -1,1 +1,1 @@
-"""Commands about runs of an orchestrator elsewhere (`--server`): the same words, asked over HTTP."""
+"""Commands about runs of an orchestrator elsewhere (`--server`): the same words, over HTTP."""

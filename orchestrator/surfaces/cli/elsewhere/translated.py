@@ -94,4 +94,5 @@ def spending_of(run: RemoteRun) -> Spending:
 
 def step_of(row: RemoteRow) -> RunStep | None:
     """What a run under way was last seen doing."""
-    return RunStep(kind="step", text=row.step, at=row.created) if row.step else None
+    kind, _, text = row.step.partition(": ")
+    return RunStep(kind=kind, text=text, at=row.created) if kind else None
