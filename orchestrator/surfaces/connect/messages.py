@@ -23,8 +23,8 @@ NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"
 INTERNAL_ERROR = -32603
 CONNECTION_LOST = -32000
 
-STARTING_TOOLS = re.compile(
-    r"run_subagents?|delegate_task|dynamic_subagent_task|run_subagent_[\w-]+"
+STARTING_TOOLS = frozenset(
+    ("run_subagent", "run_subagents", "delegate_task", "dynamic_subagent_task")
 )
 """Tools that start runs: under a key they can be asked for again."""
 
@@ -89,7 +89,7 @@ def tool_of(message: Message) -> str:
 
 def with_key(message: Message, key: str) -> Message:
     """A call that starts runs, under a key of its own; any other as it is."""
-    if not STARTING_TOOLS.fullmatch(tool_of(message)):
+    if tool_of(message) not in STARTING_TOOLS:
         return message
     params = params_of(message)
     meta = params.get("_meta")
@@ -100,7 +100,7 @@ def with_key(message: Message, key: str) -> Message:
 def may_repeat(message: Message) -> bool:
     """Whether a request can be sent again that the server may have heard before."""
     tool = tool_of(message)
-    return not tool or tool in REPEATED_TOOLS or STARTING_TOOLS.fullmatch(tool) is not None
+    return not tool or tool in REPEATED_TOOLS or tool in STARTING_TOOLS
 
 
 def cancelled_id(message: Message) -> object:

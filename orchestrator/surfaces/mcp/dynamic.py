@@ -57,11 +57,13 @@ def dynamic_tool(template: str, waiting: Waiting, who_calls: WhoCalls) -> Tool:
         task = task.model_copy(update={"wish": wish})
         reply = await waiting.run(ctx, task, background=True)
         begun = reply.structured_content if isinstance(reply, t.CallToolResult) else None
+        begun = begun or {"run_id": task.run_id, "status": "pending"}
+        run_id = begun.get("run_id", task.run_id)
         return plain(
-            f"Dynamic Subagent Created\n\nTask ID: {task.run_id}\nDescription: {description}\n\n"
-            f'Use wait_for_tasks with task_ids ["{task.run_id}"] for its result, get_task_details '
+            f"Dynamic Subagent Created\n\nTask ID: {run_id}\nDescription: {description}\n\n"
+            f'Use wait_for_tasks with task_ids ["{run_id}"] for its result, get_task_details '
             "for how it stands, resume_subagent_task to decide its tool calls or to go on with it.",
-            {**(begun or {"run_id": task.run_id, "status": "pending"}), "task_id": task.run_id},
+            {**begun, "task_id": run_id},
         )
 
     return strict(Tool.from_function(dynamic_subagent_task))

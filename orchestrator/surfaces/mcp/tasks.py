@@ -92,30 +92,32 @@ def _several(
         wait = await waiting.begin(ctx, caller)
         if background:
             wait.at_most(0)
-        found = await waiting.start_and_follow(wait, partial(_start, batch, caller))
+        found = await waiting.start_and_follow(wait, partial(_start, ctx, batch, caller))
         if isinstance(found, t.InputRequiredResult):
             return found
         ids = {name: view.run_id for name, view in zip(batch.names, found, strict=True)}
         return tasks_answer(found, ids)
 
-    async def _start(batch: Batch, caller: str, listener: Listener) -> list[str]:
+    async def _start(ctx: Context[Any], batch: Batch, caller: str, listener: Listener) -> list[str]:
         """All of them or none: what has begun is ended when another one cannot."""
-        made: dict[str, Task] = {}
+        made: dict[str, tuple[Task, tuple[str, ...]]] = {}
         for name, each in batch.in_order():
-            made[name] = asked_task(
+            task = asked_task(
                 *(caller, each.agent_name, each.prompt, each.context, each.workspace),
                 session=each.session,
-                after=tuple(made[before].run_id for before in each.depends_on),
             )
-            await service.check_known(made[name])
-        started: list[str] = []
+            await service.check_known(task)
+            made[name] = task, each.depends_on
+        started: dict[str, str] = {}
         try:
-            for task in made.values():
-                started.append(await engine.start(task, listener))  # noqa: PERF401 one may fail
+            for name, (task, before) in made.items():
+                after = tuple(started[each] for each in before)
+                placed = task.model_copy(update={"after": after})
+                started[name] = await waiting.started(ctx, placed, listener, name)
         except BaseException:
-            await waiting.end(started, caller)
+            await waiting.end(tuple(started.values()), caller)
             raise
-        return [made[name].run_id for name in batch.names]
+        return [started[name] for name in batch.names]
 
     @errors_as_answers
     async def wait_for_tasks(

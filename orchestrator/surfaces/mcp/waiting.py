@@ -8,7 +8,9 @@ person, the caller cannot do it instead.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,11 +24,12 @@ from pydantic import ValidationError
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.events import Event
-from orchestrator.domain.task import Task
+from orchestrator.domain.task import Once, Task
 from orchestrator.domain.words import CANCELLED, CONNECTION_CLOSED
 from orchestrator.engine.tasks.news import wait_for_news
 from orchestrator.engine.tasks.task_book import TaskView, Until
-from orchestrator.errors import OrchestratorError, RunRefused
+from orchestrator.errors import AskedBefore, CallInvalid, OrchestratorError, RunRefused
+from orchestrator.surfaces.connect.messages import KEY_META
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.mcp.answers.answer import run_answer
 from orchestrator.surfaces.mcp.client_window import window_seconds
@@ -146,10 +149,26 @@ class Waiting:
             wait.at_most(0)
 
         async def start(listener: Listener) -> list[str]:
-            return [await self._tasks.start(task, listener)]
+            return [await self.started(ctx, task, listener)]
 
         found = await self.start_and_follow(wait, start)
         return found if isinstance(found, t.InputRequiredResult) else run_answer(found[0])
+
+    async def started(self, ctx: Call, task: Task, listener: Listener, part: str = "") -> str:
+        """Begin a task; or, of a call that comes again under its key, the run that it began then.
+
+        `part` is which of the tasks of one call it is.
+        """
+        once = asked_once(ctx, task, part)
+        if once is None:
+            return await self._tasks.start(task, listener)
+        kept = await self._service.store.request_keys.find(self._service.project, once)
+        if kept is not None:
+            return kept.run_id
+        try:
+            return await self._tasks.start(task.model_copy(update={"once": once}), listener)
+        except AskedBefore as exc:  # at the same moment
+            return exc.run_id
 
     async def start_and_follow(self, wait: Wait, start: Start) -> Followed:
         """Start runs, unless an earlier round of the call has, and follow them."""
@@ -268,6 +287,23 @@ class Waiting:
             await deliver(self._tasks, asked, response, wait.caller)
         except OrchestratorError as exc:  # answered elsewhere, or the run has ended
             log.info("a person's answer is not used: %s", exc)
+
+
+def asked_once(ctx: Call, task: Task, part: str) -> Once | None:
+    """Under which key a call asks for a task, if it has one; CallInvalid if that is no key."""
+    key = (ctx.request_context.meta or {}).get(KEY_META)
+    if key is None:
+        return None
+    if not isinstance(key, str) or not re.fullmatch(r"[!-~]{1,200}", key):
+        raise CallInvalid(f"{KEY_META} in _meta has 1 to 200 printable ASCII characters")
+    asked = task.model_dump_json(exclude={"run_id", "once", "after", "window", "project"})
+    return Once(
+        asker=task.caller,
+        method="tools/call",
+        path=part,
+        key=key,
+        sha256=hashlib.sha256(asked.encode()).hexdigest(),
+    )
 
 
 def _taken_back(ctx: Call) -> str:
