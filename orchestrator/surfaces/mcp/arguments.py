@@ -166,9 +166,11 @@ def directory(text: str) -> Path:
     """A directory as a caller names it: its absolute path, or the id of an upload, which the
     service knows by its caller.
     """
+    return Path(text) if UPLOAD_ID.fullmatch(text) else absolute(text)
+
+
+def absolute(text: str) -> Path:
     path = Path(text)
-    if UPLOAD_ID.fullmatch(text):
-        return path
     if not path.is_absolute() or "\0" in text:
         raise MountRefused(f"{text!r} is not an absolute path; give one from / on")
     return path

@@ -55,7 +55,7 @@ class ApiService(ScriptedService):
         self, task: Task, *listeners: Listener, run_child: RunChild | None = None
     ) -> LiveRun:
         check_caller(self._agent(task), task.caller)
-        placed = task.model_copy(update={"project": self.project})
+        placed = await self.sent.placed(task.model_copy(update={"project": self.project}))
         return await super().accept(placed, *listeners, run_child=run_child)
 
 

@@ -57,10 +57,8 @@ async def begin(call: ApiCall) -> ApiReply:
         kept = await service.store.request_keys.find(service.project, once)
         if kept is not None:
             return await _shown(call, kept.run_id, replayed=True)
-    sent = service.sent.named(call.asker.caller, wish.workspace)
-    workspace = wish.workspace if sent is None else str(sent)
     task = asked_task(
-        *(call.asker.caller, wish.agent, wish.prompt, wish.context, workspace, wish.session),
+        *(call.asker.caller, wish.agent, wish.prompt, wish.context, wish.workspace, wish.session),
         after=wish.after,
     )
     seconds = None if wish.timeout_ms is None else wish.timeout_ms / 1000
