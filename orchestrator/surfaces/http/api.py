@@ -21,7 +21,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.domain.task import Once
-from orchestrator.domain.window import WINDOW
+from orchestrator.domain.window import WINDOW, called_within
 from orchestrator.errors import OrchestratorError
 from orchestrator.surfaces.http.askers import Asker, Askers, window_of
 from orchestrator.surfaces.http.endpoint import (
@@ -188,7 +188,8 @@ class Api:
         call = ApiCall(request, parts, asker, query, body, raw)
         token = WINDOW.set(window_of(request, asker))
         try:
-            return await self._handled(endpoint, call)
+            with called_within(request.headers.get("traceparent")):
+                return await self._handled(endpoint, call)
         finally:
             WINDOW.reset(token)
 
