@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -15,8 +16,11 @@ from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.exhaustion import DiskWatch, Hit, Strain, ask, hits
 from orchestrator.containers.runtime import Container
 from orchestrator.domain.container import MIB, WORKSPACE, ContainerSpec, Launch, Limits, Volume
+from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
 from orchestrator.engine.flood import Flood
+from orchestrator.engine.record import Record
+from orchestrator.store.runs import Store
 from tests.engine.harness import Harness, Steps, bash
 
 PATIENCE = 240
@@ -84,6 +88,23 @@ def test_chatter_does_not_hide_what_the_gateway_saw_or_how_it_ended() -> None:
     assert (flood.dropped("text"), flood.dropped("text")) == (3, 0)
     assert [flood.keeps("text") for _ in range(3)] == [True, True, False]
     assert flood.dropped("ended") == 1
+
+
+def test_connections_do_not_hide_what_the_model_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flood = Flood(2)
+    assert [flood.keeps("egress_denied") for _ in range(3)] == [True, True, False]
+    assert flood.keeps("model_request")
+    monkeypatch.setattr("orchestrator.engine.record.MAX_EVENTS", 5)
+    told: list[Event] = []
+    with closing(Store(tmp_path / "runs.sqlite", "o1")) as store:
+        record = Record("r1", store, [told.append])
+        for _ in range(10):
+            record.note("egress", "GET a.example:443")
+        record.note("model_request", "200 m")
+    kinds = Counter(event.kind for event in told)
+    assert kinds == {"egress": 5, "warning": 1, "model_request": 1}
 
 
 # Processes, memory, scratch space

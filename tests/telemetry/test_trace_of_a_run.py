@@ -28,6 +28,9 @@ from opentelemetry.semconv._incubating.attributes import (
 
 from orchestrator.app import look_at_server
 from orchestrator.catalog import load_catalog, write_lock
+from orchestrator.errors import CallerRefused
+from orchestrator.state import open_store
+from orchestrator.surfaces.cli.changes import record_lines
 from tests.engine.servers.stage import MISCHIEF, SERVER
 from tests.surfaces.mcp.mcp_stage import PATIENCE, Stage, call, on_stage
 from tests.telemetry.collector import Collector, SpanSeen, collecting
@@ -42,6 +45,7 @@ SECRET_QUESTION = "Which colour has the secret door?"
 STEPS = (
     {"tool": "Bash", "input": {"command": "curl -sS https://example.com"}},
     {"tool": "mcp__it__echo", "input": {"text": "hello"}},
+    {"tool": "mcp__parent__run_subagent", "input": {"agent_name": "helper", "prompt": "help"}},
     {"tool": "mcp__parent__ask_parent", "input": {"question": SECRET_QUESTION}},
     {"text": "it is {last_tool_result}"},
 )
@@ -77,7 +81,10 @@ async def test_one_trace_leads_from_the_callers_request_to_each_model_request_an
         network={"allow": ["docs.python.org"]},
         mcp_servers=[{"use": "it", "allow": ["echo"]}],
         ask="parent",
+        subagents=["helper"],
     )
+    stage.add_agent("helper", {"text": "helped"}, allowed_callers=["worker"])
+    stage.add_agent("helper-of-others", {"text": "hi"}, allowed_callers=["others"])
     with collecting() as collector:
         server = stage.server(
             *("--log-json", "--metrics", "127.0.0.1:0"),
@@ -88,6 +95,7 @@ async def test_one_trace_leads_from_the_callers_request_to_each_model_request_an
         with stage.stderr.open("w") as stderr:
             async with Client(stdio_client(server, stderr)) as client:
                 result = await asked_and_answered(client)
+                await call(client, "run_subagent", agent_name="helper-of-others", prompt="x")
                 url = stage.stderr.read_text().splitlines()[0].removeprefix("metrics at ")
                 async with httpx.AsyncClient() as web:
                     told = await web.get(url)
@@ -96,22 +104,34 @@ async def test_one_trace_leads_from_the_callers_request_to_each_model_request_an
     assert {headers["x-key"] for headers in collector.headers} == {"a-key-of-the-operators"}
 
     # Spans, attribute by attribute
-    call_span = collector.named("tools/call run_subagent")
-    assert (call_span.parent_id, call_span.kind) == (CALLER_SPAN, "SERVER")
+    (call_span,) = [span for span in collector.spans if span.parent_id == CALLER_SPAN]
+    assert (call_span.name, call_span.kind) == ("tools/call run_subagent", "SERVER")
     run = collector.named("invoke_agent worker")
     assert (run.parent_id, run.kind, run.failed) == (call_span.span_id, "INTERNAL", False)
     of_run = [span for span in collector.spans if span.parent_id == run.span_id]
     assert {span.trace_id for span in (call_span, run, *of_run)} == {TRACE_ID}
     assert all(run.start <= span.start <= span.end <= run.end for span in of_run)
     assert sorted(span.name for span in of_run) == [
-        *["chat claude-sonnet-5-5"] * 4,
+        *["chat claude-sonnet-5-5"] * 5,
         *("execute_tool Bash", "execute_tool mcp__it__echo"),
-        *("execute_tool mcp__parent__ask_parent", "tools/call echo", "wait question"),
+        *("execute_tool mcp__parent__ask_parent", "execute_tool mcp__parent__run_subagent"),
+        *("invoke_agent helper", "tools/call echo", "wait question"),
     ]
     check_run(run, result)
-    for chat, stop in zip(_chats(of_run), ("tool_use",) * 3 + ("end_turn",), strict=True):
+    for chat, stop in zip(_chats(of_run), ("tool_use",) * 4 + ("end_turn",), strict=True):
         check_chat(chat, result, stop)
-    check_tools(collector, result)
+    check_tools(collector)
+
+    # What it handed to another agent, and what its caller was refused
+    helper = collector.named("invoke_agent helper")
+    assert helper.attributes["orchestrator.parent_run_id"] == run_id
+    (chat,) = [span for span in collector.spans if span.parent_id == helper.span_id]
+    assert (chat.name, chat.trace_id) == ("chat claude-sonnet-5-5", TRACE_ID)
+    refused = collector.named("invoke_agent helper-of-others")
+    assert (refused.failed, refused.attributes[error_attributes.ERROR_TYPE]) == (
+        True,
+        CallerRefused.code,
+    )
 
     # And no word of what was said
     assert "secret door" not in repr(collector.spans)
@@ -120,7 +140,7 @@ async def test_one_trace_leads_from_the_callers_request_to_each_model_request_an
 
     # The same run, in numbers and in the log
     assert 'orchestrator_runs_total{agent="worker",reason="ok",status="completed"} 1.0' in told.text
-    assert 'orchestrator_start_seconds_count{path="cold"} 1.0' in told.text
+    assert 'orchestrator_start_seconds_count{path="cold"} 2.0' in told.text, "and its helper"
     assert 'orchestrator_tool_calls_total{decision="allowed",server="it",tool="echo"} 1.0' in (
         told.text
     )
@@ -128,6 +148,10 @@ async def test_one_trace_leads_from_the_callers_request_to_each_model_request_an
     about = [line for line in lines if line.get("run_id") == run_id]
     assert [line["event"] for line in about] == ["queued", "started", "asked", "ended"]
     assert {line["trace_id"] for line in about} == {TRACE_ID}
+    with open_store(stage.settings) as store:
+        record = await store.run(run_id)
+    assert record is not None
+    assert f"trace     {TRACE_ID}" in record_lines(record)
 
 
 async def asked_and_answered(client: Client) -> dict[str, Any]:
@@ -163,8 +187,8 @@ def check_run(run: SpanSeen, result: dict[str, Any]) -> None:
         g.GEN_AI_OUTPUT_TYPE: g.GenAiOutputTypeValues.TEXT.value,
         g.GEN_AI_REQUEST_MODEL: "sonnet",
         g.GEN_AI_RESPONSE_MODEL: "claude-sonnet-5-5",
-        g.GEN_AI_USAGE_INPUT_TOKENS: 400,
-        g.GEN_AI_USAGE_OUTPUT_TOKENS: 80,
+        g.GEN_AI_USAGE_INPUT_TOKENS: 500,
+        g.GEN_AI_USAGE_OUTPUT_TOKENS: 100,
         g.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: 0,
         g.GEN_AI_USAGE_CACHE_CREATION_INPUT_TOKENS: 0,
         "orchestrator.run_id": result["run_id"],
@@ -173,7 +197,7 @@ def check_run(run: SpanSeen, result: dict[str, Any]) -> None:
         "orchestrator.reason": "ok",
         "orchestrator.runner": "claude",
         "orchestrator.attempts": 1,
-        "orchestrator.model_requests": 4,
+        "orchestrator.model_requests": 5,
         "orchestrator.cost_usd": 0.0,
         "orchestrator.estimated_usd": 0.0,
         "orchestrator.scripted": True,
@@ -215,7 +239,7 @@ def check_chat(chat: SpanSeen, result: dict[str, Any], stop: str) -> None:
     }
 
 
-def check_tools(collector: Collector, result: dict[str, Any]) -> None:
+def check_tools(collector: Collector) -> None:
     bash = collector.named("execute_tool Bash")
     assert (bash.kind, bash.failed) == ("INTERNAL", True), "example.com is not allowed"
     found = dict(bash.attributes)
