@@ -24,6 +24,7 @@ from orchestrator.plan import Place, plan, shown_variables
 from orchestrator.runners.choice import RunnerWay, ways_of
 from orchestrator.runners.contract import PARENT
 from orchestrator.runners.known import RUNNERS
+from orchestrator.runners.rule_names import rule_tool
 from orchestrator.tool_rules import use_problems
 from orchestrator.workspace.agent_files import FilesRefused, no_secrets, read_agent_files
 
@@ -240,12 +241,29 @@ def _runner_remarks(agent: AgentSpec) -> Iterator[Remark]:
         if name not in agent.runner:
             message = f"does nothing: {name} is not under runner; add it there, or remove this"
             yield Remark(("models", name), message, stops=False)
+    for way in choice.candidates:
+        runner = RUNNERS[way.runner]
+        if not runner.abilities.asks_about_all and (rule := _narrow_rule(agent)):
+            message = (
+                f"{runner.tools.version} runs commands that it takes for harmless, such as echo "
+                f"and ls, without asking, so {shortened(rule)} does not hold for them; name "
+                "another runner if it has to"
+            )
+            yield Remark(("runner",) if agent.runner else ("model",), message, stops=False)
     if len(agent.runner) > 1 and agent.session.keep:
         message = (
             "a session stays with the CLI that began it, so the next runner goes on only where the "
             "first has no credential; write one, or remove `session`"
         )
         yield Remark(("runner",), message, stops=False)
+
+
+def _narrow_rule(agent: AgentSpec) -> str:
+    """A rule that lets an agent run some commands only, or some once its caller has agreed."""
+    closing = [each for each in (*agent.ask_rules, *agent.deny_rules) if rule_tool(each) == "Bash"]
+    allowed = [each for each in agent.permissions.allow if rule_tool(each) == "Bash"]
+    some = [] if "Bash" in allowed else allowed
+    return next(iter((*closing, *some)), "")
 
 
 def _ways(agent: AgentSpec) -> tuple[RunnerWay, ...]:

@@ -41,6 +41,9 @@ class Abilities(Frozen):
     decides_by_itself: bool = False
     """It is told agent.md's rules and asks only about what they say to ask about. Otherwise it asks
     about every call, and the engine decides."""
+    asks_about_all: bool = True
+    """If it does not decide by itself: about every call. Otherwise not about commands that it takes
+    for harmless, such as `echo` and `ls`."""
     knows_aliases: bool = False
     """It makes a model's name of "sonnet" and the like. Otherwise it takes full names."""
     counts_turns: bool = False

@@ -37,12 +37,19 @@ _WRAPPERS = frozenset(
     (
         *("sudo", "doas", "env", "command", "builtin", "exec", "nohup", "nice", "ionice"),
         *("setsid", "stdbuf", "timeout", "time", "xargs", "busybox", "unbuffer", "chronic"),
+        *("find", "fd", "watch", "flock", "strace", "ltrace", "taskset", "chrt", "prlimit"),
+        *("unshare", "chroot", "setpriv", "toybox", "parallel", "entr"),
     )
 )
 """Programs that run the one which is named behind them, and their options."""
 
-_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "ash", "eval"))
-"""Programs that run what stands in their arguments."""
+_SHELLS = frozenset(
+    (
+        *("sh", "bash", "dash", "zsh", "ksh", "ash"),
+        *("eval", "trap", "su", "runuser", "script"),
+    )
+)
+"""Programs that run what stands in their arguments; if nothing does, what they read."""
 
 MAX_PATH_CHARS = 4096
 """Of a path that is compared; Linux opens no longer one."""
@@ -377,6 +384,8 @@ def _readings(words: Sequence[Word], shells: int = SHELLS_WITHIN) -> list[Sequen
         found.append([_ANYTHING])
     elif name in _SHELLS:
         scripts = [word.text for word in words[1:]]
+        if all(script.startswith("-") for script in scripts):
+            found.append([_ANYTHING])
         for script in [" ".join(scripts)] if name == "eval" else scripts:
             inside = parts_of(script)
             found += [[_ANYTHING]] if inside is None else []

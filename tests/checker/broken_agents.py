@@ -401,6 +401,13 @@ DOUBTFUL = (
         "remove one",
     ),
     fields(
+        "a rule that the runner lets some commands past",
+        "model: gemini-2.5-pro\nrunner: gemini\npermissions: {allow: [Bash]}\n"
+        "approval: {Bash: ask}\nask: parent",
+        "5: runner: gemini 0.61.0 runs commands that it takes for harmless, such as echo and ls, "
+        "without asking, so Bash does not hold for them; name another runner if it has to",
+    ),
+    fields(
         "a model of others that is not known",
         "model: gpt-99-ultimate\nrunner: codex\nmodels: {codex: gpt-5.55}",
         "4: model: no price is known for 'gpt-99-ultimate', so runs are billed as the dearest "

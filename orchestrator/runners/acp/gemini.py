@@ -16,7 +16,7 @@ from orchestrator.domain.container import HOME, File, Launch
 from orchestrator.runners.acp.calls import AcpWords
 from orchestrator.runners.acp.dialogue import AcpManners
 from orchestrator.runners.acp.runner import AcpRunner
-from orchestrator.runners.contract import LaunchTerms, ToolNames, WireFormat
+from orchestrator.runners.contract import Abilities, LaunchTerms, ToolNames, WireFormat
 from orchestrator.runners.launching import (
     ANSWER_SECONDS,
     OWN_FOLDER,
@@ -85,6 +85,7 @@ class Gemini(AcpRunner):
     """gemini-cli, version 0.61.0."""
 
     name = "gemini"
+    abilities = Abilities(tells_cut=False, asks_about_all=False)
     default_model = "gemini-2.5-pro"
     wire_formats: tuple[WireFormat, ...] = ("gemini",)
     tools = ToolNames(version="gemini 0.61.0", built_in=frozenset(GEMINI_NAMES))

@@ -18,7 +18,7 @@ from orchestrator.gateway.model.money.metering import OUTPUT_TOKENS_PER_SECOND, 
 from orchestrator.gateway.model.money.price_table import CONTEXT_TOKENS
 from orchestrator.gateway.model.money.prices import Used, cost_usd
 from orchestrator.gateway.model.request import Asked
-from tests.gateway.model.formats.tellers import TELLERS, Teller
+from tests.gateway.model.formats.tellers import TELLERS, Teller, Wanted
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +103,7 @@ def a_request(chance: Random, cuts: str, teller: Teller) -> Request:
     most = chance.choice((1000, 32_000, 128_000))
     model = chance.choice(teller.models)
     streams = chance.random() < 0.8
-    told = teller.body(chance, model, text, pictures, pdf, most, streams)
+    told = teller.body(Wanted(chance, model, text, pictures, pdf, most, streams))
     body = json.dumps(told).encode()
     api = FORMATS[teller.name]
     call = api.call(*teller.place(model, streams))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from orchestrator.gateway.model.money.prices import Used
 from orchestrator.runners.contract import WireFormat
@@ -11,6 +11,18 @@ from tests.gateway.model.formats.dialects import DATA
 
 PDF = "data:application/pdf;base64,JVBERi0="
 Told = dict[str, Any]
+
+
+class Wanted(NamedTuple):
+    """What a request asks for."""
+
+    chance: Random
+    model: str
+    text: str
+    pictures: int
+    pdf: bool
+    most: int
+    streams: bool
 
 
 class Teller(Protocol):
@@ -21,16 +33,7 @@ class Teller(Protocol):
         """Path and query of a request."""
         ...
 
-    def body(
-        self,
-        chance: Random,
-        model: str,
-        text: str,
-        pictures: int,
-        pdf: bool,
-        most: int,
-        streams: bool,
-    ) -> Told: ...
+    def body(self, wanted: Wanted) -> Told: ...
 
     def cached_for(self, body: bytes, model: str) -> str:
         """How long what it reads is kept: "", "minutes" or "hour"."""
@@ -50,26 +53,21 @@ class AnthropicTeller:
     def place(self, model: str, streams: bool) -> tuple[str, str]:
         return "/v1/messages", ""
 
-    def body(
-        self,
-        chance: Random,
-        model: str,
-        text: str,
-        pictures: int,
-        pdf: bool,
-        most: int,
-        streams: bool,
-    ) -> Told:
+    def body(self, wanted: Wanted) -> Told:
         source = {"type": "base64", "data": "x"}
-        blocks: list[object] = [{"type": "image", "source": source}] * pictures
-        blocks += [{"type": "document", "source": source}] * pdf
+        blocks: list[object] = [{"type": "image", "source": source}] * wanted.pictures
+        blocks += [{"type": "document", "source": source}] * wanted.pdf
         result = {"type": "tool_result", "content": blocks}
-        cache = chance.choice((None, {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}))
+        cache = wanted.chance.choice(
+            (None, {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"})
+        )
         return {
-            "model": model,
-            "max_tokens": most,
-            "stream": streams,
-            "messages": [{"role": "user", "content": [{"type": "text", "text": text}, result]}],
+            "model": wanted.model,
+            "max_tokens": wanted.most,
+            "stream": wanted.streams,
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": wanted.text}, result]}
+            ],
             "cache_control": cache,
         }
 
@@ -123,25 +121,16 @@ class ResponsesTeller:
     def place(self, model: str, streams: bool) -> tuple[str, str]:
         return "/v1/responses", ""
 
-    def body(
-        self,
-        chance: Random,
-        model: str,
-        text: str,
-        pictures: int,
-        pdf: bool,
-        most: int,
-        streams: bool,
-    ) -> Told:
-        parts: list[Told] = [{"type": "input_image", "image_url": DATA}] * pictures
-        parts += [{"type": "input_file", "file_data": PDF}] * pdf
+    def body(self, wanted: Wanted) -> Told:
+        parts: list[Told] = [{"type": "input_image", "image_url": DATA}] * wanted.pictures
+        parts += [{"type": "input_file", "file_data": PDF}] * wanted.pdf
         return {
-            "model": model,
-            "max_output_tokens": chance.choice((most, None)),
-            "stream": streams,
-            "instructions": text,
+            "model": wanted.model,
+            "max_output_tokens": wanted.chance.choice((wanted.most, None)),
+            "stream": wanted.streams,
+            "instructions": wanted.text,
             "input": [{"type": "function_call_output", "call_id": "c", "output": parts}],
-            "prompt_cache_retention": chance.choice((None, "24h")),
+            "prompt_cache_retention": wanted.chance.choice((None, "24h")),
         }
 
     def cached_for(self, body: bytes, model: str) -> str:
@@ -180,23 +169,14 @@ class ChatTeller:
     def place(self, model: str, streams: bool) -> tuple[str, str]:
         return "/v1/chat/completions", ""
 
-    def body(
-        self,
-        chance: Random,
-        model: str,
-        text: str,
-        pictures: int,
-        pdf: bool,
-        most: int,
-        streams: bool,
-    ) -> Told:
-        parts: list[Told] = [{"type": "text", "text": text}]
-        parts += [{"type": "image_url", "image_url": {"url": DATA}}] * pictures
-        parts += [{"type": "file", "file": {"file_data": PDF}}] * pdf
+    def body(self, wanted: Wanted) -> Told:
+        parts: list[Told] = [{"type": "text", "text": wanted.text}]
+        parts += [{"type": "image_url", "image_url": {"url": DATA}}] * wanted.pictures
+        parts += [{"type": "file", "file": {"file_data": PDF}}] * wanted.pdf
         return {
-            "model": model,
-            chance.choice(("max_tokens", "max_completion_tokens")): most,
-            "stream": streams,
+            "model": wanted.model,
+            wanted.chance.choice(("max_tokens", "max_completion_tokens")): wanted.most,
+            "stream": wanted.streams,
             "messages": [{"role": "user", "content": parts}],
         }
 
@@ -234,21 +214,18 @@ class GeminiTeller:
         verb = "streamGenerateContent" if streams else "generateContent"
         return f"/v1beta/models/{model}:{verb}", "alt=sse" if streams else ""
 
-    def body(
-        self,
-        chance: Random,
-        model: str,
-        text: str,
-        pictures: int,
-        pdf: bool,
-        most: int,
-        streams: bool,
-    ) -> Told:
+    def body(self, wanted: Wanted) -> Told:
         picture = {"inlineData": {"mimeType": "image/png", "data": "x"}}
         paper = {"inline_data": {"mime_type": "application/pdf", "data": "x"}}
-        result = {"name": "read", "parts": [*([picture] * pictures), *([paper] * pdf)]}
-        parts = [{"text": text}, {chance.choice(("functionResponse", "function_response")): result}]
-        config = {chance.choice(("maxOutputTokens", "max_output_tokens")): most}
+        result = {
+            "name": "read",
+            "parts": [*([picture] * wanted.pictures), *([paper] * wanted.pdf)],
+        }
+        parts = [
+            {"text": wanted.text},
+            {wanted.chance.choice(("functionResponse", "function_response")): result},
+        ]
+        config = {wanted.chance.choice(("maxOutputTokens", "max_output_tokens")): wanted.most}
         return {"contents": [{"parts": parts}], "generationConfig": config}
 
     def cached_for(self, body: bytes, model: str) -> str:
