@@ -40,6 +40,8 @@ class AuditQuery(Frozen):
     who: str = ""
     act: str = ""
     run_id: str = ""
+    unseen: bool = True
+    """Also that a caller may not see a run; it would learn by that that there is one."""
     allowed: bool | None = None
     since: float = 0.0
 
@@ -76,6 +78,8 @@ class Audit:
             if value := getattr(query, column):
                 conditions.append(f"{column} = ?")
                 values.append(value)
+        if not query.unseen:
+            conditions.append("NOT (act = 'see' AND NOT allowed)")
         if query.allowed is not None:
             conditions.append("allowed = ?")
             values.append(query.allowed)

@@ -76,14 +76,15 @@ class Follower:
 
     def give(self, events: Sequence[KeptEvent], size: int) -> None:
         """These have come; `size` is what their frames take."""
-        self._waiting += events
-        self._bytes += size
-        if self._bytes > MAX_BEHIND_BYTES:
+        if self._bytes > MAX_BEHIND_BYTES:  # not of this round: that may be more, of a fast run
             self._waiting, self._bytes = [], 0
             self.missed = True
             if self.live:
                 self.cut = True
                 self.scope.cancel()
+        elif not self.missed:
+            self._waiting += events
+            self._bytes += size
         self._woken.set()
 
     def end(self) -> None:

@@ -5,7 +5,6 @@ tells them, and a store that is real.
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from orchestrator.domain.task import Task
 from orchestrator.engine.live import LiveRun, RunChild
 from orchestrator.engine.record import Listener
 from orchestrator.engine.sessions.sessions import Sessions
+from orchestrator.engine.tasks.event_feed import EventFeed
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.engine.workspaces.sent_workspaces import SentWorkspaces
 from orchestrator.settings import Settings, read_settings
@@ -30,12 +30,10 @@ from orchestrator.store.page_logins import PageLogins
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionRows
 from orchestrator.surfaces.http.api import Api, Behind
-from orchestrator.surfaces.mcp.transports.http import allowed_hosts
+from orchestrator.surfaces.mcp.transports.http import allowed_hosts, bound
 from tests.engine.scripted_runs import ScriptedService
 
 PATIENCE = 60
-
-LEAVE_SECONDS = 2.0
 
 TOKENS = {"main": "a-token-for-main-0123", "other": "a-token-for-other-4567"}
 
@@ -147,6 +145,12 @@ class ApiStage:
             yield client
 
     @property
+    def feed(self) -> EventFeed:
+        parts = self.api._parts
+        assert parts is not None
+        return parts.feed
+
+    @property
     def logins(self) -> PageLogins:
         return PageLogins(self.store.database, self.service.project)
 
@@ -194,7 +198,7 @@ async def on_api_stage(
         stage.strangers.append((where, why))
 
     behind = Behind(stage.settings, stage.service, stage.tasks, at_once, note_stranger)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with bound("127.0.0.1", 0) as listener:
         stage.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         stage.api = Api(behind, allowed_hosts(stage.settings, stage.url))
         config = uvicorn.Config(
@@ -202,19 +206,24 @@ async def on_api_stage(
         )
         web = uvicorn.Server(config)
         web.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # as the real one
+        over = anyio.Event()
+
+        async def serve() -> None:
+            await web.serve([listener])
+            over.set()
+
         try:
             async with stage.tasks, anyio.create_task_group() as group:
                 group.start_soon(stage.api.serve_events)
-                group.start_soon(web.serve, [listener])
+                group.start_soon(serve)
                 with anyio.fail_after(PATIENCE):
                     while not web.started:
                         await anyio.sleep(0.005)
                 yield stage
                 stage.api.leave()
                 web.should_exit = True
-                with anyio.move_on_after(LEAVE_SECONDS):
-                    while web.server_state.connections:
-                        await anyio.sleep(0.01)
+                with anyio.fail_after(PATIENCE):  # or the loop goes on watching its socket's number
+                    await over.wait()
                 group.cancel_scope.cancel()
         finally:
             stage.store.close()

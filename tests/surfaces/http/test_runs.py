@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
-from tests.surfaces.http.api_stage import PATIENCE, ApiStage, on_api_stage
+from tests.surfaces.http.api_stage import PATIENCE, ApiStage
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiStage]:
-    async with on_api_stage(tmp_path_factory.mktemp("api")) as stage:
-        yield stage
 
 
 async def test_a_run_is_begun_looked_at_and_listed(stage: ApiStage) -> None:

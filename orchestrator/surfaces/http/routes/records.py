@@ -94,6 +94,7 @@ async def decisions(call: ApiCall) -> ApiReply:
             who="" if call.asker.person or query.run else call.asker.caller,
             act=query.act,
             run_id=query.run,
+            unseen=call.asker.person,
             allowed=False if query.refused else None,
         ),
         before=None if before is None else int(before[0]),
