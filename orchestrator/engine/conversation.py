@@ -22,6 +22,7 @@ from orchestrator.engine.unfinished import UnfinishedText
 from orchestrator.errors import WireLost
 from orchestrator.runners.contract import MAX_UNANSWERED, Runner
 from orchestrator.runners.signs import (
+    UNKNOWN,
     CannotBegin,
     Listening,
     PermissionAsked,
@@ -261,6 +262,16 @@ class Conversation:
         """Stop the turn that is under way; it ends as interrupted."""
         await self._write(self._dialogue.interrupt())
 
+    async def stop(self, seconds: float) -> None:
+        """Stop what is under way and have nobody hear its verdict: no run waits for it any more.
+        In so many seconds the CLI is at rest, or will not be. Raises nothing.
+        """
+        with anyio.move_on_after(seconds), suppress(CliEnded):
+            if self.in_turn:
+                await self.interrupt()
+            while not self.at_rest:
+                await self.turn()
+
     async def answer_permission(
         self,
         request_id: str,
@@ -494,7 +505,8 @@ class Conversation:
 
     @property
     def failed_servers(self) -> dict[str, str]:
-        return {n: s for n, s in self.ready.mcp_servers.items() if s != "connected"}
+        fine = ("connected", UNKNOWN)
+        return {n: s for n, s in self.ready.mcp_servers.items() if s not in fine}
 
 
 async def _give_way(took: float) -> None:

@@ -236,6 +236,16 @@ class LiveRun:
     # Its agent
 
     @contextmanager
+    def asking_model(self) -> Iterator[None]:
+        """In this block a request of its agent to the model is under way: the agent is at work,
+        though a CLI may not say so before the model has answered.
+        """
+        if self._stage is not None:
+            self._stage.conversation.at_work.set()
+        with self.clock.at_work():
+            yield
+
+    @contextmanager
     def on_stage(self, stage: Stage) -> Iterator[None]:
         """In this block the run has the stage's CLI for itself, and its agent can be spoken to."""
         conversation = stage.conversation

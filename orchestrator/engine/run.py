@@ -47,6 +47,10 @@ EDIT_REFUSED = (
 
 CANNOT_EDIT = "the input was edited, and this CLI takes no other than its own; do without it"
 
+UNTOLD_REASON = (
+    "{runner} cannot tell its agent why a call was refused: the agent learns only that it was"
+)
+
 NOT_ASKED = "the caller could not be asked to approve this call; do without it"
 
 SERVER_LOG_SECONDS = 5.0
@@ -186,7 +190,9 @@ class _Approvals:
 
     def __init__(self, live: LiveRun, conversation: Conversation, tasks: TaskGroup) -> None:
         self.agent = without_brokered_asks(live.plan.agent)
-        self._abilities = live.prepared.runner.abilities
+        self._runner, self._abilities = live.plan.way.runner, live.prepared.runner.abilities
+        self._told = False
+        """That the agent does not learn why a call was refused."""
         self._desk = live.desk
         self._record = live.record
         self._conversation = conversation
@@ -213,6 +219,9 @@ class _Approvals:
             # The CLI checks no rule for an edited input; we cannot check them as it does.
             allowed, why = False, EDIT_REFUSED
             self._record.note("warning", why, call_id=asked.call_id)
+        if not allowed and not self._abilities.tells_reason and not self._told:
+            self._told = True
+            self._record.note("warning", UNTOLD_REASON.format(runner=self._runner))
         with suppress(CliEnded):
             await self._conversation.answer_permission(asked.request_id, allowed, edited, why)
 

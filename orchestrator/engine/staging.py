@@ -244,7 +244,7 @@ class Gateway:
             budget_usd=live.own_budget_usd,
             on_request=partial(_note_request, record),
             others_spent=lambda: live.budget_left is not None and live.budget_left <= 0,
-            at_work=live.clock.at_work,
+            at_work=live.asking_model,
             decided=record.decided,
             model=agent.model,
             most_requests=most_requests(agent, counts=prepared.runner.abilities.counts_turns),

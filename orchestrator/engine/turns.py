@@ -16,7 +16,7 @@ from orchestrator.engine.live import LiveRun
 from orchestrator.engine.stage import Stage
 from orchestrator.gateway.elsewhere import run_elsewhere
 from orchestrator.gateway.model.access import ModelAccess
-from orchestrator.gateway.model.bill import LastAnswer
+from orchestrator.gateway.model.bill import ModelBill
 from orchestrator.gateway.model.failures import model_failure, reason_of
 from orchestrator.runners.contract import Abilities
 from orchestrator.runners.signs import TurnEnded
@@ -97,16 +97,18 @@ async def _verdict(live: LiveRun, conversation: Conversation) -> TurnEnded:
         live.new_attempt()
 
 
-def _as_seen(ended: TurnEnded, last: LastAnswer, abilities: Abilities) -> TurnEnded:
+def _as_seen(ended: TurnEnded, bill: ModelBill, abilities: Abilities) -> TurnEnded:
     """A turn's verdict, with what the gateway has seen: some CLIs call an answer that broke off a
     good one, for some every error of the API is the same, and some tell of what is inside only.
     """
-    reason = reason_of(last.verdict)
+    last, reason = bill.last, reason_of(bill.last.verdict)
     hidden = not abilities.tells_cut and last.verdict in ("cut", "length", "refusal")
     if ended.interrupted or reason == "ok" or (ended.reason == "ok" and not hidden):
         return ended
     if ended.reason in ("ok", "api_error") or not abilities.quotes_api:
-        text = ended.text if abilities.quotes_api and not last.said else last.said
+        # Where the gateway has ended the turn, the CLI quotes the gateway.
+        quotes = abilities.quotes_api and not last.said and not bill.gave_up
+        text = ended.text if quotes else last.said
         return ended.model_copy(update={"reason": reason, "text": text})
     return ended
 
@@ -114,7 +116,7 @@ def _as_seen(ended: TurnEnded, last: LastAnswer, abilities: Abilities) -> TurnEn
 async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> bool:
     """Decide the run's end by a turn's verdict; False when the answer has to be sent back."""
     plan = live.plan
-    ended = _as_seen(ended, access.bill.last, live.prepared.runner.abilities)
+    ended = _as_seen(ended, access.bill, live.prepared.runner.abilities)
     if access.bill.exhausted and ended.reason != "ok":
         live.fail(
             "budget",

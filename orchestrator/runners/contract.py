@@ -52,6 +52,12 @@ class Abilities(Frozen):
     """A call can be allowed with another input than the one that was asked about."""
     quotes_api: bool = False
     """What it says of a failure of the model API is what that said, not where it found it."""
+    tells_reason: bool = True
+    """The agent reads why a call of its own was refused. Otherwise only that it was."""
+    steers: bool = True
+    """What it is told in a turn is read between two steps of that. Otherwise when it is over."""
+    tells_servers: bool = True
+    """It tells which MCP servers have not started."""
     tells_cut: bool = True
     """Its verdict tells an answer that broke off, was refused or was cut at its length from a whole
     one. Otherwise what the gateway has seen decides."""

@@ -17,6 +17,10 @@ STATUS_REASONS: dict[int, Reason] = {
 """What the model API answered -> why a turn ended; what is not here is an api_error."""
 
 
+UNKNOWN = "unknown"
+"""Of an MCP server, where the CLI does not tell whether it has started."""
+
+
 class Ready(Frozen):
     """The CLI has said who it is. May come once per turn."""
 
@@ -24,7 +28,7 @@ class Ready(Frozen):
     model: str = ""
     tools: tuple[str, ...] = ()
     mcp_servers: dict[str, str] = {}
-    """Name -> status; "connected" is the only good one."""
+    """Name -> status; "connected" is the only good one, and UNKNOWN may be one."""
 
 
 class Said(Frozen):

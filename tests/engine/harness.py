@@ -96,6 +96,8 @@ class Harness:
         self.secrets: dict[str, str] = {}
         """ORCHESTRATOR_SECRET_NAME -> value."""
         self.ca_certificates = ""
+        self.models: ModelService | None = None
+        """Real ways to models, in the place of the script."""
         self.events: list[Event] = []
         self.requests: list[bytes] = []
         """What the model was sent, for all that it was asked."""
@@ -129,12 +131,7 @@ class Harness:
             alive=lambda _: True,
             runtime=self._runtime,
             engine=_Engine(self._runtime, self._image),
-            gateway=Gateway(
-                ModelService(),
-                self.dialer,
-                lambda _: _Heard(model.upstream(), self.requests),
-                scripted=True,
-            ),
+            gateway=self._gateway(model),
             copies=self.copies,
             secret_store=SecretStore(self._folder / "secrets.yaml", self.secrets),
             sessions=self.sessions,
@@ -144,6 +141,16 @@ class Harness:
             ca_certificates=self.ca_certificates,
         )
         return compose(self._settings, parts)
+
+    def _gateway(self, model: ScriptedModel) -> Gateway:
+        if self.models is not None:
+            return Gateway(self.models, self.dialer)
+        return Gateway(
+            ModelService(),
+            self.dialer,
+            lambda _: _Heard(model.upstream(), self.requests),
+            scripted=True,
+        )
 
     async def run(self, steps: Steps, task: Task | None = None, **fields: object) -> RunResult:
         task = task or Task(agent="worker", prompt="Do it.")

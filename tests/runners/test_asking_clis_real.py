@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import pytest
 
 from orchestrator.containers.docker.runtime import DockerRuntime
 from orchestrator.containers.runtime import Container
-from orchestrator.domain.agent import AgentSpec, Asking, McpServer, Permissions
+from orchestrator.domain.agent import AgentSpec, Permissions
 from orchestrator.domain.container import (
     HOME,
     MIB,
@@ -32,7 +31,7 @@ from orchestrator.domain.container import (
     Tmpfs,
     Volume,
 )
-from orchestrator.engine.conversation import CliEnded, Conversation
+from orchestrator.engine.conversation import Conversation
 from orchestrator.gateway.parent import ParentAccess
 from orchestrator.runners.acp import gemini, opencode
 from orchestrator.runners.acp import runner as acp_runner
@@ -43,7 +42,7 @@ from orchestrator.runners.copilot import dialogue as copilot_dialogue
 from orchestrator.runners.copilot import launch as copilot_launch
 from orchestrator.runners.copilot.runner import Copilot
 from orchestrator.runners.launching import PLAIN_ENVIRONMENT
-from orchestrator.runners.signs import PermissionAsked, Ready, Sign, ToolCalled, TurnEnded
+from orchestrator.runners.signs import PermissionAsked, Sign, TurnEnded
 from orchestrator.wire.streams import Stream
 from tests.runners.acp.fake_gemini import FakeGemini
 from tests.runners.claude.fake_model import FakeModel, Say, Step, Use
@@ -51,19 +50,6 @@ from tests.runners.claude.fake_model import FakeModel, Say, Step, Use
 PATIENCE = 240
 
 DONE = Say("All done.")
-
-NEW_ID = "00000000-0000-4000-8000-000000000001"
-
-
-def step_for(model: FakeModel, step: Step, number: int) -> Step:
-    """What a model says: to the last of some texts that it has heard, if its steps are by text.
-
-    What a CLI asks for by itself has no step of its own: a title, or what to do about a command
-    that has ended in the background.
-    """
-    heard = json.dumps(model.bodies[number - 1])
-    by_text: dict[str, Step] = getattr(model, "by_text", {})
-    return next((said for text, said in reversed(by_text.items()) if text in heard), step)
 
 
 class FakeAnthropic(FakeModel):
@@ -74,12 +60,7 @@ class FakeAnthropic(FakeModel):
             return super().render(Say("A title"), number, streamed=streamed)
         asked = sum(bool(body.get("tools")) for body in self.bodies[:number])
         step = self.steps[min(asked, len(self.steps)) - 1]
-        return super().render(step_for(self, step, number), number, streamed=streamed)
-
-
-class FakeGoogle(FakeGemini):
-    def render(self, step: Step, number: int, *, streamed: bool) -> bytes:
-        return super().render(step_for(self, step, number), number, streamed=streamed)
+        return super().render(step, number, streamed=streamed)
 
 
 @dataclass(frozen=True)
@@ -88,8 +69,6 @@ class Cli:
 
     runner: Runner
     shell: str
-    server_tool: str
-    """How it calls a tool of an MCP server."""
     hostile: str
     """A shell script: files that act on it without our switches, each leaving a mark."""
     bare: Callable[[pytest.MonkeyPatch], None]
@@ -97,14 +76,9 @@ class Cli:
     acts: tuple[str, ...]
     """Marks that are then left, and words that the model then hears."""
     model: type[FakeModel] = FakeAnthropic
-    tells_reason: bool = True
-    steers: bool = True
 
     def command(self, line: str) -> Use:
         return Use(self.shell, {"command": f"cd {WORKSPACE}; {line}", "description": "d"})
-
-    def server(self, server: str, tool: str, given: dict[str, object]) -> Use:
-        return Use(self.server_tool.format(server=server, tool=tool), given)
 
 
 MARKS = r"""
@@ -219,7 +193,6 @@ CLIS = {
     "copilot": Cli(
         Copilot(),
         "bash",
-        "{server}-{tool}",
         COPILOT_FILES,
         bare_copilot,
         ("marked-workspace-start", "marked-home-start", "marked-mcp"),
@@ -227,18 +200,14 @@ CLIS = {
     "gemini": Cli(
         Gemini(),
         "run_shell_command",
-        "mcp_{server}_{tool}",
         GEMINI_FILES,
         bare_gemini,
         ("marked-mcp", "OBEY-ME"),
-        FakeGoogle,
-        tells_reason=False,
-        steers=False,
+        FakeGemini,
     ),
     "opencode": Cli(
         Opencode(),
         "bash",
-        "{server}_{tool}",
         OPENCODE_FILES,
         bare_opencode,
         ("marked-plugin", "marked-mcp", "OBEY-ME"),
@@ -279,19 +248,6 @@ class Scene:
     async def turn(self, text: str) -> TurnEnded:
         await self.conversation.say(text)
         return await self.conversation.turn()
-
-    async def exists(self, *names: str) -> list[bool]:
-        look = (Launch(argv=("test", "-e", f"{WORKSPACE}/{name}")) for name in names)
-        return [(await self.container.run(each)).code == 0 for each in look]
-
-    async def until_calls(self, number: int) -> None:
-        while sum(isinstance(sign, ToolCalled) for sign in self.signs) < number:
-            await anyio.sleep(0.05)
-
-    async def until_runs(self, command: str, running: bool) -> None:
-        look = Launch(argv=("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"))
-        while (command in (await self.container.run(look)).stdout.decode()) is not running:
-            await anyio.sleep(0.1)
 
     @property
     def heard(self) -> list[str]:
@@ -365,128 +321,6 @@ def _overhear(dialogue: Dialogue, signs: list[Sign]) -> None:
 def agent(**fields: object) -> AgentSpec:
     given = {"name": "tested", "description": "Is tested.", "prompt": "You are under test."}
     return AgentSpec.model_validate({**given, "model": "gemini-2.5-pro", **fields})
-
-
-MCP_SERVER = """
-import json, os, sys
-for line in sys.stdin:
-    asked = json.loads(line)
-    if "id" not in asked:
-        continue
-    params = asked.get("params", {})
-    if asked["method"] == "initialize":
-        done = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
-                "serverInfo": {"name": "srv", "version": "1"}}
-    elif asked["method"] == "tools/list":
-        schema = {"type": "object", "properties": {"name": {"type": "string"}}}
-        done = {"tools": [{"name": "env", "description": "A variable.", "inputSchema": schema}]}
-    elif asked["method"] == "tools/call":
-        name = params["arguments"]["name"]
-        said = f"{name}={os.environ.get(name)} {sys.argv[1]}"
-        done = {"content": [{"type": "text", "text": said}]}
-    else:
-        done = {}
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": done}), flush=True)
-"""
-
-
-async def test_calls_are_decided_outside_and_servers_and_the_parent_are_reached(
-    runtime: DockerRuntime, spec: ContainerSpec, cli: Cli
-) -> None:
-    server = McpServer(
-        name="srv", command="python3", args=("-c", MCP_SERVER, "c$HOME"), env={"A": "b$HOME"}
-    )
-    tested = agent(
-        permissions=Permissions(allow=("Bash(touch:*)",)),
-        approval={"Bash(touch asked*)": "ask"},
-        ask=Asking(whom="parent"),
-        mcp_servers=(server,),
-    )
-    steps = (
-        cli.command("touch allowed"),
-        cli.command("mkdir denied"),
-        cli.command("touch asked-yes"),
-        cli.command("touch asked-no"),
-        cli.server("srv", "env", {"name": "A"}),
-        cli.server("parent", "ask_parent", {"question": "Which colour?"}),
-        DONE,
-    )
-
-    async def answer(*_: object, **__: object) -> str:
-        return "Green."
-
-    async with opened(runtime, spec, cli, *steps) as held, started(*held, tested) as s:
-        s.access.bind(answer, lambda *_: None, None)
-        await s.conversation.say("/init is what I say, and @x.")
-        first = await s.waiting.get()
-        assert first.input["command"] == f"cd {WORKSPACE}; touch asked-yes"
-        assert await s.exists("allowed", "denied", "asked-yes") == [True, False, False]
-        await s.conversation.answer_permission(first.request_id, True)
-        second = await s.waiting.get()
-        await s.conversation.answer_permission(second.request_id, False, message="not today")
-        ended = await s.conversation.turn()
-        assert await s.exists("asked-yes", "asked-no") == [True, False]
-
-    assert (ended.reason, ended.text, ended.more) == ("ok", "All done.", False)
-    assert len(s.heard) == 7
-    assert "You are under test." in s.heard[0]
-    assert "/init is what I say, and @x." in s.heard[0]
-    assert ("no rule allows `mkdir denied`" in s.heard[2]) is cli.tells_reason
-    assert ("not today" in s.heard[4]) is cli.tells_reason
-    assert "A=b$HOME c$HOME" in s.heard[5]
-    assert "Green." in s.heard[6]
-    assert tuple(s.conversation.denied) == ("Bash",)
-    (ready,) = (sign for sign in s.signs if isinstance(sign, Ready))
-    assert ready.mcp_servers == {"srv": "connected", "parent": "connected"}
-
-
-async def test_a_turn_is_steered_and_interrupted_and_another_process_takes_it_up(
-    runtime: DockerRuntime, spec: ContainerSpec, cli: Cli
-) -> None:
-    tested = agent(permissions=Permissions(allow=("Bash",)))
-    by_text: dict[str, Step] = {
-        "Wait.": cli.command("until [ -e go ]; do sleep 0.1; done"),
-        "Hurry.": Say("One."),
-        "Wait again.": cli.command("sleep 4321"),
-        "Answer now.": Say("Back again."),
-        "And now?": Say("Still here."),
-    }
-    async with opened(runtime, spec, cli, DONE) as held:
-        held[2].by_text = by_text  # type: ignore[attr-defined]
-        async with started(*held, tested, conversation=NEW_ID) as s:
-            await s.conversation.initialize()
-            own_id = s.conversation.own_id or NEW_ID
-            await s.conversation.say("Wait.")
-            await s.until_calls(1)
-            await s.conversation.say("Hurry.")
-            await s.container.run(Launch(argv=("touch", "go"), cwd=WORKSPACE))
-            first = await s.conversation.turn()
-            assert first.more is not cli.steers
-            if first.more:  # it hears what was said when the turn is over
-                await s.conversation.turn()
-            assert any("Hurry." in each for each in s.heard)
-
-            await s.conversation.say("Wait again.")
-            await s.until_runs("sleep 4321", True)
-            await s.conversation.interrupt()
-            await s.conversation.say("Answer now.")
-            stopped, second = await s.conversation.turn(), await s.conversation.turn()
-            assert (stopped.interrupted, second.text) == (True, "Back again.")
-            await s.until_runs("sleep 4321", False)
-            assert not s.conversation.in_turn
-            s.conversation.process.signal(signal.SIGKILL)
-
-        again = tested.model_copy(update={"prompt": "You are new."})
-        async with started(*held, again, conversation=own_id, resume=True) as s:
-            third = await s.turn("And now?")
-        async with started(*held, again, conversation=NEW_ID[:-1] + "9", resume=True) as lost:
-            with pytest.raises(CliEnded):
-                await lost.conversation.initialize()
-
-    assert third.text == "Still here."
-    assert all(text in s.heard[-1] for text in ("Wait.", "Hurry.", "Answer now.", "And now?"))
-    assert "You are new." in s.heard[-1]
-    assert "You are under test." not in s.heard[-1]
 
 
 async def test_nothing_in_the_workspace_or_in_a_home_that_was_kept_acts(

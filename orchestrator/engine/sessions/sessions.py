@@ -60,6 +60,9 @@ TAKE_SECONDS = 60.0
 
 RETRY_SECONDS = 0.2
 
+STOP_TURN_SECONDS = 5.0
+"""For a CLI to break off the turn of a run that was cancelled; then it is ended instead."""
+
 SESSION_CLOSE_SECONDS = 30.0
 """For a CLI and its container to end."""
 
@@ -341,6 +344,9 @@ class Sessions:
             await self._rows.set_state(live.key, "stopped")
             return
         live.place.reach.revoke()  # what the agent left running may not go on at our expense
+        if live.stage is not None and not live.stage.conversation.at_rest:
+            # A CLI that is ended leaves running what it ran, which the next call would continue.
+            await live.stage.conversation.stop(STOP_TURN_SECONDS)
         if live.stage is not None and not live.stage.conversation.at_rest:
             await live.end_cli()
         live.at_rest = True

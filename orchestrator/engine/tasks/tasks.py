@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 TAKE_UP_SECONDS = 5.0
 """Between two tries to take up the same run: the engine may be away, or the trust in its agent."""
 
+HEARD_LATER = "{runner} reads what it is told when its turn is over, and not between two steps"
+
 
 class Tasks:
     """The tasks of this process, and the way to those of others. Use it as a context manager."""
@@ -271,6 +273,8 @@ class Tasks:
             heard = False
         if heard:
             live.record.note("steered", order.text)
+            if not live.prepared.runner.abilities.steers and order.kind != "say_now":
+                live.record.note("warning", HEARD_LATER.format(runner=live.plan.way.runner))
         else:
             await _logged(partial(self._service.exchanges.put_back, order.order_id))
 

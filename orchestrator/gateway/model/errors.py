@@ -100,7 +100,7 @@ def too_many_failures(verdict: ModelVerdict, times: int) -> ModelError:
 _FAILED: dict[ModelVerdict, str] = {
     "quota": "the model API says that the account has nothing left to use",
     "rate_limit": "the model API took no more requests",
-    "overloaded": "the model API was overloaded",
+    "overloaded": "the model API had no room",  # of "overloaded", opencode makes a new try
     "auth": "the model API did not accept the credential",
     "cut": "the model's answer broke off",
     "unreachable": "the model API could not be reached",

@@ -25,6 +25,7 @@ from orchestrator.runners.json_fields import (
 from orchestrator.runners.lines import CliLines, is_shown_whole, line
 from orchestrator.runners.rpc import Answered, RpcDialogue, RpcId, remember, request_id_of
 from orchestrator.runners.signs import (
+    UNKNOWN,
     CannotBegin,
     Listening,
     PermissionAsked,
@@ -201,8 +202,8 @@ class AcpDialogue(RpcDialogue[_AcpPrompt]):
         if self._prompts:
             yield from self._ready()
 
-    def _ready(self) -> Iterator[Sign]:
-        """Once in each turn."""
+    def _ready(self, *answered: _AcpPrompt) -> Iterator[Sign]:
+        """Once in each turn, of prompts that are answered or not."""
         if self._announced:
             return
         self._announced = True
@@ -210,9 +211,9 @@ class AcpDialogue(RpcDialogue[_AcpPrompt]):
             session_id=self._session,
             model=text_of(self._opening, "model"),
             tools=texts_of(self._opening, "tools"),
-            mcp_servers=dict.fromkeys(self._servers, "connected"),  # it does not tell
+            mcp_servers=dict.fromkeys(self._servers, UNKNOWN),
         )
-        for prompt in self._prompts:
+        for prompt in (*answered, *self._prompts):
             if not prompt.is_steer:
                 yield from _taken_up(prompt)
 
@@ -298,7 +299,7 @@ class AcpDialogue(RpcDialogue[_AcpPrompt]):
             yield Said(text=self._said)
 
     def _on_prompt_done(self, prompt: _AcpPrompt, answer: Mapping[str, object]) -> Iterator[Sign]:
-        yield from self._ready()
+        yield from self._ready(prompt)  # its turn may be over before the CLI has said anything
         yield from self._whole_text()
         ended = turn_ended(answer, self._said)
         if prompt.is_steer and ended.reason == "ok":

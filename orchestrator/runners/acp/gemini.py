@@ -85,7 +85,13 @@ class Gemini(AcpRunner):
     """gemini-cli, version 0.61.0."""
 
     name = "gemini"
-    abilities = Abilities(tells_cut=False, asks_about_all=False)
+    abilities = Abilities(
+        asks_about_all=False,
+        tells_reason=False,
+        steers=False,
+        tells_servers=False,
+        tells_cut=False,
+    )
     default_model = "gemini-2.5-pro"
     wire_formats: tuple[WireFormat, ...] = ("gemini",)
     tools = ToolNames(version="gemini 0.61.0", built_in=frozenset(GEMINI_NAMES))

@@ -23,7 +23,7 @@ class AcpRunner:
     """A CLI that speaks the Agent Client Protocol, but for how it is launched."""
 
     name: str
-    abilities = Abilities(tells_cut=False)
+    abilities = Abilities(tells_servers=False, tells_cut=False)
     manners: AcpManners
     own_names: Mapping[str, tuple[str, ...]]
     """agent.md's word for a tool -> what the CLI calls it."""

@@ -193,6 +193,20 @@ def test_what_is_said_to_gemini_in_a_turn_is_kept_for_the_next_one() -> None:
     assert [sign.message_id for sign in taken] == ["m-2", "m-3"]
 
 
+@pytest.mark.parametrize("runner", [Gemini(), Opencode()])
+def test_what_is_said_is_taken_up_though_its_turn_ends_before_anything_is_told(
+    runner: Gemini | Opencode,
+) -> None:
+    played = Played(runner)
+    played.begin_turn()
+    played.answer(stopReason="end_turn")
+    played.write(played.dialogue.say("Again.", "m-2"))
+    ready, taken, ended = played.answer(stopReason="end_turn")
+    assert isinstance(ready, Ready)
+    assert taken == TakenUp(message_id="m-2")
+    assert isinstance(ended, TurnEnded)
+
+
 def test_an_interrupt_answers_what_is_asked_and_what_was_not_heard_is_said_again() -> None:
     played = Played(Opencode())
     played.begin_turn()

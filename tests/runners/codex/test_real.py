@@ -40,12 +40,11 @@ from orchestrator.runners.signs import (
     PermissionAsked,
     Ready,
     Sign,
-    ToolCalled,
     ToolReturned,
     TurnEnded,
 )
 from orchestrator.wire.streams import Stream
-from tests.runners.claude.fake_model import Cut, Fail, Say, Step, Use
+from tests.runners.claude.fake_model import Say, Step, Use
 from tests.runners.codex.fake_responses import FakeResponses
 
 PATIENCE = 120
@@ -262,62 +261,6 @@ async def test_calls_are_decided_by_the_rules_and_a_refusal_says_why(
     assert tuple(s.conversation.denied) == ("Bash", "Write")
 
 
-async def test_a_call_waits_for_its_approval_and_the_reason_of_a_rejection_is_told(
-    runtime: DockerRuntime, spec: ContainerSpec
-) -> None:
-    tested = agent(permissions=Permissions(allow=("Bash",)), approval={"Bash(touch:*)": "ask"})
-    steps = (command("touch a"), command("touch b"), DONE)
-    async with scene(runtime, spec, tested, *steps) as s:
-        await s.conversation.say("Go.")
-        first = await s.waiting.get()
-        assert first.input == {"command": "touch a"}
-        assert not await s.exists(f"{WORKSPACE}/a")
-        await s.conversation.answer_permission(first.request_id, True)
-        second = await s.waiting.get()
-        await s.conversation.answer_permission(second.request_id, False, message="not today")
-        ended = await s.conversation.turn()
-        there = [await s.exists(f"{WORKSPACE}/{name}") for name in "ab"]
-
-    assert (ended.text, there) == ("All done.", [True, False])
-    assert "Bash was refused: not today" in json.dumps(s.inputs[2])
-
-
-async def test_what_is_said_in_a_turn_is_heard_in_it(
-    runtime: DockerRuntime, spec: ContainerSpec
-) -> None:
-    tested = agent(permissions=Permissions(allow=("Bash",)))
-    steps = (command("until [ -e go ]; do sleep 0.1; done"), Say("Heard."))
-    async with scene(runtime, spec, tested, *steps) as s:
-        await s.conversation.say("Wait.")
-        await s.until(ToolCalled)
-        await s.conversation.say("Hurry.")
-        await s.container.run(Launch(argv=("touch", "go"), cwd=WORKSPACE))
-        ended = await s.conversation.turn()
-
-    assert (ended.text, ended.more) == ("Heard.", False)
-    assert len(s.inputs) == 2
-    assert "Hurry." in json.dumps(s.inputs[1])
-    assert not s.conversation.in_turn
-
-
-async def test_an_interrupt_ends_the_turn_and_what_it_runs_and_the_next_one_begins(
-    runtime: DockerRuntime, spec: ContainerSpec
-) -> None:
-    tested = agent(permissions=Permissions(allow=("Bash",)))
-    steps = (command("sleep 4321"), Say("Back again."))
-    async with scene(runtime, spec, tested, *steps) as s:
-        await s.conversation.say("Wait.")
-        await s.until(ToolCalled)
-        await s.until_runs("sleep 4321", True)
-        await s.conversation.interrupt()
-        await s.conversation.say("Answer now.")
-        first, second = await s.conversation.turn(), await s.conversation.turn()
-        await s.until_runs("sleep 4321", False)
-
-    assert (first.interrupted, first.reason) == (True, "cancelled")
-    assert (second.reason, second.text) == ("ok", "Back again.")
-
-
 async def test_a_conversation_is_taken_up_again_by_another_process_with_a_new_prompt(
     runtime: DockerRuntime, spec: ContainerSpec
 ) -> None:
@@ -439,22 +382,3 @@ async def test_the_same_files_act_on_a_codex_without_our_switches(
     assert "OBEY-AGENTS-MD" in heard
     assert "OBEY-THE-SKILL" in heard
     assert {"marked-by-notify", "marked-by-workspace", "marked-shell"} <= set(marks.split())
-
-
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        (Fail(401), "api_auth"),
-        (Fail(429), "api_rate_limit"),
-        (Fail(500), "api_error"),
-        (Fail(529), "api_overloaded"),
-        (Cut("Half an"), "stream_cut"),
-    ],
-)
-async def test_a_failure_of_the_api_ends_the_turn_after_one_request(
-    runtime: DockerRuntime, spec: ContainerSpec, step: Step, reason: str
-) -> None:
-    async with scene(runtime, spec, agent(), step) as s:
-        ended = await s.turn("Go.")
-
-    assert (ended.reason, len(s.inputs)) == (reason, 1)

@@ -1,9 +1,11 @@
-"""What the model has to say to each CLI to have it do the same."""
+"""What the model has to say to each CLI to have it do the same, and what one of them cannot."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from orchestrator.domain.container import WORKSPACE
 
 Step = dict[str, object]
 
@@ -18,14 +20,19 @@ class ScriptedCli:
     shell_field: str
     server_tool: str
     """How it calls a tool of an MCP server."""
+    starts_elsewhere: bool = False
+    """Its commands do not begin in the workspace."""
 
     @property
     def agent(self) -> dict[str, Any]:
         return {"runner": self.runner, "model": self.model}
 
+    def line(self, text: str) -> str:
+        """A command line that begins in the workspace."""
+        return f"cd {WORKSPACE}; {text}" if self.starts_elsewhere else text
+
     def command(self, line: str, **more: object) -> Step:
-        # opencode works in a folder of its own
-        given = {self.shell_field: f"cd /workspace; {line}", "description": "d"}
+        given = {self.shell_field: self.line(line), "description": "d"}
         return {"tool": self.shell, "input": given, **more}
 
     def server(self, server: str, tool: str, given: dict[str, object]) -> Step:
@@ -39,8 +46,20 @@ CLIS = {
         ScriptedCli("codex", "gpt-5.5", "exec_command", "cmd", "mcp__{server}__{tool}"),
         ScriptedCli("copilot", "claude-sonnet-4-5", "bash", "command", "{server}-{tool}"),
         ScriptedCli(
-            "gemini", "gemini-2.5-pro", "run_shell_command", "command", "mcp_{server}_{tool}"
+            "gemini",
+            "gemini-2.5-pro",
+            "run_shell_command",
+            "command",
+            "mcp_{server}_{tool}",
+            starts_elsewhere=True,
         ),
-        ScriptedCli("opencode", "claude-sonnet-4-5", "bash", "command", "{server}_{tool}"),
+        ScriptedCli(
+            "opencode",
+            "claude-sonnet-4-5",
+            "bash",
+            "command",
+            "{server}_{tool}",
+            starts_elsewhere=True,
+        ),
     )
 }
