@@ -337,7 +337,6 @@ def test_an_agent_may_call_its_servers_unless_it_names_single_tools_of_them() ->
         ("Grep", {"path": "/workspace"}, "deny"),
         ("Grep", {"path": "secrets/deep"}, "deny"),
         ("Grep", {"path": "src"}, "allow"),
-        ("Grep", {"file_path": "", "said": "'x' within ../workspace/src"}, "deny"),
         ("Glob", {"path": "/workspace"}, "allow"),
         ("Read", {"file_path": "/proc/self/cwd/secrets/key"}, "deny"),
         ("Read", {"file_path": "/proc/1/root/workspace/secrets/key"}, "deny"),
@@ -359,6 +358,12 @@ def test_a_denied_file_stays_denied_by_every_way_to_it(
     deny = ("Read(secrets/**)", "Edit(secrets/**)")
     rules = AgentRules(allow=("Bash", "Read", "Grep", "Glob"), deny=deny)
     assert told(tool, given, rules) == verdict
+
+
+def test_a_search_of_which_it_is_not_told_where_may_be_anywhere() -> None:
+    rules = AgentRules(allow=("Grep",), deny=("Read(//etc/**)",))
+    assert told("Grep", {"pattern": "x"}, rules) == "allow"
+    assert told("Grep", {"said": "'x' within src", "file_path": ""}, rules) == "deny"
 
 
 @pytest.mark.timeout(60)
