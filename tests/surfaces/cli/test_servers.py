@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from orchestrator import app
 from orchestrator.catalog.foreign.mcp_json import import_servers
 from orchestrator.catalog.server_file import parse_server
 from orchestrator.domain.tool_lock import TOOL_FIELDS, Pinned
 from orchestrator.domain.tool_server import ToolServer
 from orchestrator.domain.variables import expand
-from orchestrator.errors import CallInvalid
+from orchestrator.errors import CallInvalid, ServerFailed
+from orchestrator.gateway.tools.pool import CallFailed, Drift
 from orchestrator.surfaces.cli.main import main
 from tests.surfaces.conftest import Project
 
@@ -319,3 +325,31 @@ def test_a_secret_that_has_no_place_in_a_server_yaml_keeps_it_from_being_written
 def test_a_file_without_servers_is_told(text: str) -> None:
     with pytest.raises(CallInvalid):
         import_servers(text)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_call_by_hand_shows_no_secret_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    async def call(*_: object) -> dict[str, object]:
+        if fails:
+            raise CallFailed("no such key: tok-2f1c9a7be04d\x1b[2J")
+        return {"content": [{"type": "text", "text": "it is tok-2f1c9a7be04d"}]}
+
+    @asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[object]:
+        yield SimpleNamespace(drift=Drift(), secrets=lambda: ("tok-2f1c9a7be04d",), call=call)
+
+    async def noted(*_: object, **__: object) -> None: ...
+
+    monkeypatch.setattr(app, "open_server", opened)
+    monkeypatch.setattr(app, "note_decision", noted)
+    settings: Any = None
+    server = ToolServer(name="it", command=("x",))
+    if fails:
+        with pytest.raises(ServerFailed) as failed:
+            await app.call_server(settings, server, None, "get", {})
+        assert str(failed.value) == r'it/get failed: "no such key: [secret]\u001b[2J"'
+    else:
+        answer = await app.call_server(settings, server, None, "get", {})
+        assert answer == {"content": [{"type": "text", "text": "it is [secret]"}]}
