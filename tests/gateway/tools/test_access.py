@@ -30,6 +30,8 @@ from tests.gateway.tools.near_servers import PATIENCE, TOKEN, Rig, near_server, 
 class Near:
     """A LiveServer, and the pool that has it."""
 
+    protocol = "2025-11-25"
+
     def __init__(self) -> None:
         self.drift = Drift()
         self.calls: list[str] = []
