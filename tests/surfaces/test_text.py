@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.surfaces.text import cut_json, one_line, quoted, shortened, span, table, wrapped
+from orchestrator.domain.result import RunResult, TriedRunner
+from orchestrator.surfaces.text import (
+    cut_json,
+    one_line,
+    quoted,
+    shortened,
+    span,
+    table,
+    tried,
+    wrapped,
+)
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
@@ -56,3 +66,21 @@ def test_what_a_stranger_wrote_stays_on_its_line() -> None:
 def test_a_time_is_told_roughly() -> None:
     seconds = (-1, 59.4, 60, 7200, 86400)
     assert [span(each) for each in seconds] == ["0 s", "59 s", "1 min", "2 h", "1 d"]
+
+
+def test_runners_that_gave_up_and_those_that_were_passed_over_are_told_apart() -> None:
+    gave_up = TriedRunner(runner="claude", model="m", reason="api_rate_limit")
+    over = TriedRunner(runner="copilot", model="m", reason="api_rate_limit", passed_over=True)
+    ended = RunResult(
+        run_id="r1", agent="a", caller="main", status="completed", reason="ok", runner="codex"
+    )
+    said = [
+        tried(ended.model_copy(update={"tried": some}))
+        for some in ((), (gave_up,), (gave_up, over), (over,))
+    ]
+    assert said == [
+        "",
+        "claude (api_rate_limit) could not go on, codex did",
+        "claude (api_rate_limit) could not go on, codex did; copilot passed over",
+        "copilot passed over",
+    ]
