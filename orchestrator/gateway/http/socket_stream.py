@@ -93,14 +93,15 @@ class SocketStream(asyncio.Protocol):
                 self._transport.write_eof()
 
     def reset(self) -> None:
-        self._transport.abort()
+        if not self._lost.is_set():  # Python 3.11.2's TLS transport fails when it is lost already
+            self._transport.abort()
 
     async def aclose(self) -> None:
         """Let the peer have what was written, and go."""
         self._transport.close()
         with anyio.move_on_after(SOCKET_LINGER_SECONDS, shield=True):
             await self._lost.wait()
-        self._transport.abort()
+        self.reset()
 
     async def secure(self, host: str, context: ssl.SSLContext) -> None:
         """Speak TLS from here on, with a peer that proves to be that host."""
