@@ -7,4 +7,4 @@ import threading
 
 def processes_waited_for() -> int:
     """How many processes of ours have not ended: asyncio has a thread for each."""
-    return sum(each.name.startswith("asyncio-waitpid") for each in threading.enumerate())
+    return sum("waitpid-" in each.name for each in threading.enumerate())
