@@ -80,3 +80,26 @@ async def test_an_accepted_connection_is_served_and_ended_like_a_dialled_one() -
             connection.end()
             assert await connection.read() == b""
             await connection.aclose()
+
+
+async def test_a_connection_that_is_lost_is_closed_without_a_word_to_its_transport(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python 3.11.2's TLS transport raises an AttributeError there."""
+
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del reader
+        writer.close()
+
+    def not_there() -> None:
+        raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+    async with listening(leave) as port:
+        connection = await connect(port)
+        with anyio.fail_after(PATIENCE):
+            assert await connection.read() == b""
+            connection._transport.close()
+            await connection._lost.wait()
+            monkeypatch.setattr(connection._transport, "abort", not_there)
+            await connection.aclose()
+            connection.reset()
