@@ -7,7 +7,7 @@ be seen by the API and by nobody else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,15 +74,20 @@ class Playing:
 
     @property
     def service(self) -> ModelService:
-        """Ways to it for all providers, each paid for."""
-        secret = SecretStr(CANARY)
-        way = ModelWay("https://models.example", "KEY", "BASE_URL", "KEY")
-        return ModelService(
-            {
-                name: Road(self, Credential(kind=kind, secret=secret), way)
-                for name, kind in _KINDS.items()
-            }
-        )
+        """Ways to it for all providers."""
+        return ways_to(dict.fromkeys(_KINDS, self))
+
+
+def ways_to(models: Mapping[ProviderName, Playing]) -> ModelService:
+    """Ways to the models of some providers, each paid for."""
+    way = ModelWay("https://models.example", "KEY", "BASE_URL", "KEY")
+    secret = SecretStr(CANARY)
+    return ModelService(
+        {
+            name: Road(model, Credential(kind=_KINDS[name], secret=secret), way)
+            for name, model in models.items()
+        }
+    )
 
 
 def _script(steps: Steps) -> Script:
