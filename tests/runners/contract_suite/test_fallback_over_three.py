@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -38,7 +39,7 @@ def models(**scripts: Steps) -> dict[ProviderName, Playing]:
     return found
 
 
-def runners(*names: str) -> dict[str, object]:
+def runners(*names: str) -> dict[str, Any]:
     return {"runner": list(names), "models": {name: CLIS[name].model for name in names}}
 
 
