@@ -26,6 +26,8 @@ from orchestrator.settings import (
     project_root,
 )
 from orchestrator.store.exchanges import Exchanges
+from orchestrator.store.http_servers import HttpServer, HttpServers
+from orchestrator.store.page_logins import new_page_code
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionKey, SessionRow, SessionRows
 from orchestrator.store.trust_book import TrustBook
@@ -158,6 +160,31 @@ async def note_decision(
     )
     with open_store(settings) as store:
         await store.audit.note(entry)
+
+
+@contextmanager
+def serving_http(settings: Settings, url: str) -> Iterator[None]:
+    """In this block, `living_http_server` finds this server."""
+    check_state_dir(settings.state_dir)
+    with _http_servers(settings).told(HttpServer(url=url, project=settings.project)):
+        yield
+
+
+def living_http_server(settings: Settings) -> str | None:
+    """The URL of a server of this project that answers over HTTP now, if there is one."""
+    found = _http_servers(settings).of(settings.project)
+    return None if found is None else found.url
+
+
+def _http_servers(settings: Settings) -> HttpServers:
+    return HttpServers(settings.state_dir / "http")
+
+
+async def page_link(settings: Settings, url: str) -> str:
+    """A link that opens the page of the server at this URL for the operator, once."""
+    with open_store(settings) as store:
+        code = await new_page_code(store.database, settings.project)
+    return f"{url}/#code={code}"
 
 
 def mount_policy(settings: Settings, address: str = "") -> MountPolicy:

@@ -15,7 +15,7 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Run agents": ("run", "runs", "show", "logs", "apply", "wait", "resume", "cancel"),
-    "Decide": ("pending", "reply", "approve", "reject"),
+    "Decide": ("dashboard", "pending", "reply", "approve", "reject"),
     "Look closer": ("plan", "cost", "audit", "sessions"),
     "Write agents": ("init", "new", "import", "agents", "servers", "trust"),
     "Set up": (

@@ -35,6 +35,7 @@ from orchestrator.surfaces.cli.setup.new_agent import new
 from orchestrator.surfaces.cli.setup.pages import pages
 from orchestrator.surfaces.cli.setup.trust import trust
 from orchestrator.surfaces.cli.setup.uninstall import uninstall
+from orchestrator.surfaces.cli.talk.dashboard import dashboard
 from orchestrator.surfaces.cli.talk.decisions import approve, pending, reject, reply
 from orchestrator.surfaces.cli.talk.tasks import cancel, resume, wait
 
@@ -43,7 +44,8 @@ PROGRAM = "orchestrator"
 app = Commands("Hand a task to an AI agent you don't fully trust.", name=PROGRAM)
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, show, logs, apply, pending, reply, approve, reject, cancel, wait, resume),
-    *(plan, cost, serve, gateway, init, new, trust, demo, config, doctor, audit, uninstall),
+    *(plan, cost, serve, dashboard, gateway, init, new, trust, demo, config, doctor, audit),
+    uninstall,
 )
 for command in (*COMMANDS, completion):
     app.command()(command)

@@ -13,13 +13,12 @@ from starlette.requests import Request
 from orchestrator.access import DEFAULT_CALLER, known_caller, own_caller
 from orchestrator.domain import Frozen
 from orchestrator.settings import Settings
-from orchestrator.store.page_logins import PageLogins
+from orchestrator.store.page_logins import PageLogin, PageLogins
 from orchestrator.surfaces.http.problems import HttpRefusal
 
-PAGE_COOKIE = "orchestrator_page"
-
 PAGE_HEADER = "x-orchestrator"
-"""Only a script of our own page can send it: another page's would need our leave first."""
+"""The key that goes with the cookie. Only a script of our own page has it, and another page's could
+not send the header without our leave."""
 
 READING_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 
@@ -66,8 +65,8 @@ class Askers:
         """Who asks; a HttpRefusal if that is not known and must be."""
         settings = self._settings
         header = request.headers.get("authorization", "")
-        cookie = "" if header else request.cookies.get(PAGE_COOKIE, "")
-        if cookie and await logins.knows(cookie):
+        login = page_login(request)
+        if not header and login is not None and await logins.knows(login):
             _check_page(request)
             return Asker(caller=own_caller(settings), person=True)
         if not settings.http_tokens:
@@ -96,12 +95,23 @@ def window_of(request: Request, asker: Asker) -> str:
     return f"http {found.group()}" if found else "http"
 
 
+def page_cookie(request: Request) -> str:
+    """What the page's cookie is called. Browsers know hosts, not ports, so that the pages of two
+    servers would have one cookie otherwise.
+    """
+    return f"orchestrator_page_{request.url.port or request.url.scheme}"
+
+
+def page_login(request: Request) -> PageLogin | None:
+    """What the page brings to be known by; None if it is not the page."""
+    cookie = request.cookies.get(page_cookie(request), "")
+    key = request.headers.get(PAGE_HEADER, "")
+    return PageLogin(cookie, key) if cookie and key else None
+
+
 def _check_page(request: Request) -> None:
     """HttpRefusal of what another page could have had the browser send with our cookie."""
     if request.method in READING_METHODS:
         return
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    if PAGE_HEADER not in request.headers or site not in ("same-origin", "none"):
-        raise HttpRefusal(
-            403, "forbidden_origin", "a request with the page's cookie needs X-Orchestrator: page"
-        )
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        raise HttpRefusal(403, "forbidden_origin", "another page may not use the page's cookie")

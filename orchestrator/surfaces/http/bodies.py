@@ -184,8 +184,12 @@ class RunRow(Frozen):
     input_tokens: int
     output_tokens: int
     duration_ms: int
+    scripted: bool = Field(description="A script plays the model: nothing is paid")
+    requests: int = Field(description="To the model")
     waiting: int = Field(description="Questions and tool calls of it that wait for a word")
     step: str = Field(description="What it was last seen doing")
+    step_kind: str = Field(description="The kind of event that tells so; empty if none does")
+    step_at: float | None
 
 
 class RunPage(Frozen):
@@ -330,6 +334,12 @@ class AppliedBody(Frozen):
     already: bool = Field(description="The workspace was like that already")
     dry_run: bool
     kept_folders: tuple[str, ...]
+
+
+class LoginBody(Frozen):
+    """Goes with the cookie: a request is the page's with both."""
+
+    key: str = Field(description="For the header X-Orchestrator")
 
 
 class LoginCode(Frozen):

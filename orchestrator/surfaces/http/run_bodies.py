@@ -121,8 +121,12 @@ def run_row(
         input_tokens=usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens,
         output_tokens=usage.output_tokens,
         duration_ms=0 if result is None else result.duration_ms,
+        scripted=bool(so_far.get("scripted")) if result is None else result.scripted,
+        requests=usage.requests,
         waiting=waiting,
-        step="" if step is None else shortened(f"{step.kind}: {step.text}".removesuffix(": ")),
+        step="" if step is None else shortened(step.text or step.kind),
+        step_kind="" if step is None else step.kind,
+        step_at=None if step is None else step.at,
     )
 
 

@@ -140,8 +140,8 @@ class ApiStage:
         code = await self.logins.new_code()
         async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE) as client:
             answer = await client.post("/v1/login", json={"code": code})
-            assert answer.status_code == 204, answer.text
-            client.headers["X-Orchestrator"] = "page"
+            assert answer.status_code == 200, answer.text
+            client.headers["X-Orchestrator"] = answer.json()["key"]
             yield client
 
     @property

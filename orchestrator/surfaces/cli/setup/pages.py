@@ -17,6 +17,7 @@ ABOUT = {
     "commands": "the command line, exit codes",
     "settings": "variables and files",
     "mcp": "tools, results, tasks",
+    "page": "the page in a browser: what waits, runs, changes",
     "gateway": "your MCP servers for agents outside, by rules",
     "telemetry": "traces, metrics, the log",
     "install": "install, upgrade, uninstall; macOS, Windows, Podman; a Claude subscription",

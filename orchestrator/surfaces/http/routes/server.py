@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator import __version__
 from orchestrator.store.page_logins import COOKIE_SECONDS
-from orchestrator.surfaces.http.askers import PAGE_COOKIE
-from orchestrator.surfaces.http.bodies import HealthBody, LoginCode, MeBody
+from orchestrator.surfaces.http.askers import page_cookie, page_login
+from orchestrator.surfaces.http.bodies import HealthBody, LoginBody, LoginCode, MeBody
 from orchestrator.surfaces.http.endpoint import ApiCall, ApiReply, Endpoint
 from orchestrator.surfaces.http.problems import HttpRefusal
 
@@ -31,25 +31,26 @@ async def me(call: ApiCall) -> ApiReply:
 
 async def login(call: ApiCall) -> ApiReply:
     given: LoginCode = call.body
-    cookie = await call.parts.logins.redeem(given.code)
-    if cookie is None:
+    login = await call.parts.logins.redeem(given.code)
+    if login is None:
         raise HttpRefusal(
             401,
             "unauthorized",
             "this link was used before, or is too old; `orchestrator dashboard` opens a new one",
         )
-    return ApiReply(status=204, headers={"Set-Cookie": _cookie(call, cookie, COOKIE_SECONDS)})
+    headers = {"Set-Cookie": _cookie(call, login.cookie, COOKIE_SECONDS)}
+    return ApiReply(LoginBody(key=login.key), headers=headers)
 
 
 async def logout(call: ApiCall) -> ApiReply:
-    cookie = call.request.cookies.get(PAGE_COOKIE, "")
-    await call.parts.logins.forget(cookie)
+    if (login := page_login(call.request)) is not None:
+        await call.parts.logins.forget(login)
     return ApiReply(status=204, headers={"Set-Cookie": _cookie(call, "", 0)})
 
 
 def _cookie(call: ApiCall, value: str, age: int) -> str:
     secure = "; Secure" if call.request.url.scheme == "https" else ""
-    return COOKIE_SHAPE.format(name=PAGE_COOKIE, value=value, age=age, secure=secure)
+    return COOKIE_SHAPE.format(name=page_cookie(call.request), value=value, age=age, secure=secure)
 
 
 SERVER_ENDPOINTS = (
@@ -60,8 +61,8 @@ SERVER_ENDPOINTS = (
     ),
     Endpoint(*("GET", "/v1/me", me, "Ask who one is"), {200: MeBody}),
     Endpoint(
-        *("POST", "/v1/login", login, "Exchange the code of a link for the page's cookie"),
-        {204: None},
+        *("POST", "/v1/login", login, "Exchange the code of a link for the page's cookie and key"),
+        {200: LoginBody},
         (401,),
         body=LoginCode,
         open=True,

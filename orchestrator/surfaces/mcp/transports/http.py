@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from orchestrator.access import DEFAULT_CALLER, known_caller
 from orchestrator.domain.words import STOPPED
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
+from orchestrator.state import serving_http
 from orchestrator.surfaces.mcp.transports.served import OpenServed, Served, orchestrator_served
 
 if TYPE_CHECKING:
@@ -45,20 +46,34 @@ REFUSALS = {
 
 MAX_PORT = 65535
 
+WhenServed = Callable[[str], Coroutine[Any, Any, None]]
+"""Called with the URL, without a path, by which this machine reaches the server."""
+
 
 async def serve(
-    settings: Settings, address: str, open_served: OpenServed = orchestrator_served
+    settings: Settings,
+    address: str,
+    open_served: OpenServed = orchestrator_served,
+    ready: WhenServed | None = None,
 ) -> None:
-    """Serve at HOST:PORT until SIGTERM or SIGINT; port 0 is any that is free."""
+    """Serve at HOST:PORT until SIGTERM or SIGINT; port 0 is any that is free. `ready` is called
+    with the URL once requests are answered.
+    """
     host, port = _checked(settings, address)
     with bound(host, port) as listener:
         url = _url(host, listener.getsockname()[1])
         auth = _auth(settings, url) if settings.http_tokens else {}
         async with open_served(settings, lambda: _caller(settings), auth) as served:
-            await _serve(settings, served, listener, url)
+            if served.web is None:
+                await _serve(settings, served, listener, url, ready)
+            else:
+                with serving_http(settings, _here(url)):
+                    await _serve(settings, served, listener, url, ready)
 
 
-async def _serve(settings: Settings, served: Served, listener: socket.socket, url: str) -> None:
+async def _serve(
+    settings: Settings, served: Served, listener: socket.socket, url: str, ready: WhenServed | None
+) -> None:
     await served.open()  # here an error still ends the command
     server = served.server
 
@@ -67,12 +82,15 @@ async def _serve(settings: Settings, served: Served, listener: socket.socket, ur
         return JSONResponse({"ok": True})
 
     allowed = allowed_hosts(settings, url)
-    app = noting_refusals(server.streamable_http_app(transport_security=allowed), served)
+    app: ASGIApp = server.streamable_http_app(transport_security=allowed)
     api = None if served.web is None else served.web(allowed)
     if api is not None:
         from orchestrator.surfaces.http.api import beside
+        from orchestrator.surfaces.web.page_routes import with_page
 
-        app = beside(app, api)
+        app = beside(noting_refusals(with_page(app, allowed), served), api)
+    else:
+        app = noting_refusals(app, served)
     web = QuietWeb(
         uvicorn.Config(
             app,
@@ -86,6 +104,8 @@ async def _serve(settings: Settings, served: Served, listener: socket.socket, ur
         for work in (*served.beside, *([api.serve_events] if api is not None else [])):
             tasks.start_soon(work)
         print(f"listening on {url}/mcp", file=sys.stderr, flush=True)
+        if ready is not None:
+            tasks.start_soon(ready, _here(url))
         await web.serve([listener])
         tasks.cancel_scope.cancel()
 
@@ -214,6 +234,11 @@ def bound(host: str, port: int) -> socket.socket:
         ) from exc
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+def _here(url: str) -> str:
+    """How this machine reaches a server, also one that listens on all addresses."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 def _url(host: str, port: int) -> str:
