@@ -97,7 +97,6 @@ class Stuck(SpanExporter):
     """An exporter that does not come back until it is let."""
 
     def __init__(self) -> None:
-        self.let = anyio.Event()
         self.gate = socket.socketpair()
 
     def export(self, spans: Any) -> SpanExportResult:
