@@ -46,7 +46,7 @@ second a megabyte, and all runs wait meanwhile."""
 CLEANED_HERE = 16_000
 """Characters that are searched for secrets at once; more, and a thread does it."""
 
-MAX_EVENT_BYTES = {"chatter": 8 * MIB, "words": 4 * MIB, "outside": 4 * MIB, "model": 8 * MIB}
+MAX_EVENT_BYTES = {"chatter": 8 * MIB, "words": 4 * MIB, "outside": 4 * MIB, "model": 4 * MIB}
 """Of one run, as they are kept; see MAX_EVENTS."""
 
 MAX_EVENTS = 20_000
