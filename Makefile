@@ -12,7 +12,7 @@ SERVER_BUILD := --tag subagent-orchestrator/server:latest --file images/orchestr
 # Tests start hundreds of Python processes; without __pycache__, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint attacks bench soak image lock clean
+.PHONY: help setup demo test lint attacks bench soak openapi image lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ lint: setup ## Check style, formatting and types
 
 attacks: setup ## Write the table of attacks in tests/attacks/README.md from the tests
 	$(BIN)/python -m tests.attacks.table
+
+openapi: setup ## Write the description of the HTTP API that is shipped
+	$(BIN)/python -m tests.surfaces.http.described
 
 bench: setup ## Measure against the plain docker commands one would use instead
 	$(BIN)/python -m tests.bench

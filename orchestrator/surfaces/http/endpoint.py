@@ -35,7 +35,7 @@ MAX_WAIT_SECONDS = 300
 
 KEY_HEADER = "idempotency-key"
 
-_REQUEST_KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
+_REQUEST_KEY = re.compile(r"[!-~]{1,255}")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _FRACTION = re.compile(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,9})?")
 _WAIT = re.compile(r"\s*wait\s*=\s*([0-9]{1,9})\s*", re.IGNORECASE)
@@ -93,7 +93,7 @@ class ApiCall:
             return None
         if not _REQUEST_KEY.fullmatch(key):
             raise HttpRefusal(
-                400, "invalid_request", "Idempotency-Key has 1 to 255 printable ASCII characters"
+                400, "invalid_request", "Idempotency-Key has 1 to 255 ASCII characters, no blanks"
             )
         return Once(
             asker=self.asker.key,

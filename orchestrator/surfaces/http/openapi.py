@@ -19,6 +19,9 @@ REF = "#/components/schemas/{model}"
 ANY = (400, 403, 405, 421, 500, 503)
 """Statuses of problems that any request can have."""
 
+PROBLEMS = (*ANY, 401, 404, 409, 413, 415, 422)
+"""Statuses of all problems that there are."""
+
 _PATH_NAME = re.compile(r"\{(\w+)\}")
 
 PATH_NAME_CHARS = 200
@@ -54,6 +57,13 @@ def description(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": schemas["$defs"],
+            "responses": {
+                f"Problem{status}": {
+                    "description": HTTPStatus(status).phrase,
+                    "content": {PROBLEM_TYPE: {"schema": named[ProblemBody]}},
+                }
+                for status in PROBLEMS
+            },
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
                 "page": {"type": "apiKey", "in": "cookie", "name": "orchestrator_page"},
@@ -76,13 +86,7 @@ def _operation(each: Endpoint, named: dict[type[BaseModel], Any]) -> dict[str, A
     if each.method == "POST":
         refusals |= {409, 413, 415}
     for status in sorted(refusals):
-        answers.setdefault(
-            str(status),
-            {
-                "description": HTTPStatus(status).phrase,
-                "content": {PROBLEM_TYPE: {"schema": named[ProblemBody]}},
-            },
-        )
+        answers.setdefault(str(status), {"$ref": f"#/components/responses/Problem{status}"})
     said: dict[str, Any] = {
         "operationId": _id(each),
         "summary": each.summary,

@@ -54,12 +54,12 @@ async def of_run(call: ApiCall) -> ApiReply | Response:
     await call.check_seen(call.run_id)
     query: RunEventQuery = call.query
     feed, run_id = call.parts.feed, call.run_id
+    after = _cursor(call, query)
     if not _wants_stream(call):
         newest = await feed.line.newest()
         ended = await _has_ended(call)
-        found = await feed.line.of_run(run_id, query.after or 0, query.limit + 1, kinds=query.kind)
-        return _page(found, query, newest, ended=ended)
-    after = _cursor(call, query)
+        found = await feed.line.of_run(run_id, after or 0, query.limit + 1, kinds=query.kind)
+        return _page(found, after or 0, query.limit, newest, ended=ended)
     if after and await _has_ended(call) and await feed.line.last_of_run(run_id) == after:
         return Response(status_code=204, headers=STREAM_HEADERS)
     return EventFrames(call, Follower(run_id=run_id), after or 0)
@@ -68,26 +68,29 @@ async def of_run(call: ApiCall) -> ApiReply | Response:
 async def of_all(call: ApiCall) -> ApiReply | Response:
     query: EventQuery = call.query
     feed, asker = call.parts.feed, call.asker
+    begin = _cursor(call, query)
     if _wants_stream(call):
-        return EventFrames(call, Follower(caller=asker.sees_as), _cursor(call, query))
+        return EventFrames(call, Follower(caller=asker.sees_as), begin)
     newest = await feed.line.newest()
     found: list[KeptEvent] = []
-    after = query.after or 0
+    after = begin or 0
     while len(found) <= query.limit:
         page = await feed.line.of_project(feed.project, after, FEED_PAGE)
         if not page:
             break
         found += await _seen(feed, page, asker.sees_as)
         after = page[-1].number
-    return _page(found, query, newest, ended=False)
+    return _page(found, begin or 0, query.limit, newest, ended=False)
 
 
-def _page(found: Sequence[KeptEvent], query: EventQuery, newest: int, *, ended: bool) -> ApiReply:
-    items = tuple(EventBody.model_validate_json(event.json) for event in found[: query.limit])
-    more = len(found) > query.limit
+def _page(
+    found: Sequence[KeptEvent], after: int, limit: int, newest: int, *, ended: bool
+) -> ApiReply:
+    items = tuple(EventBody.model_validate_json(event.json) for event in found[:limit])
+    more = len(found) > limit
     body = EventPage(
         items=items,
-        next_after=items[-1].id if items else query.after or 0,
+        next_after=items[-1].id if items else after,
         newest_event_id=newest,
         ended=ended and not more,
     )
@@ -253,8 +256,8 @@ def _wants_stream(call: ApiCall) -> bool:
 
 def _cursor(call: ApiCall, query: EventQuery) -> int | None:
     """Where a stream goes on: the header is what a browser comes again with."""
-    header = call.request.headers.get("last-event-id", "")
-    if not header:
+    header = call.request.headers.get("last-event-id")
+    if header is None:
         return query.after
     if not _CURSOR.fullmatch(header) or int(header) > MAX_NUMBER:
         raise HttpRefusal(400, "invalid_request", "Last-Event-ID is no id of an event")
