@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -42,7 +42,7 @@ def archive(_: Any, value: Any) -> Any:
 def attack(
     url: str,
     headers: dict[str, str],
-    known: dict[str, Sequence[str]],
+    known: Mapping[str, Sequence[str]],
     *,
     examples: int,
     seconds: float,
@@ -51,7 +51,8 @@ def attack(
     the time is up; names in paths are made up, or known ones. How many requests there were.
     """
     schema = schemathesis.openapi.from_url(f"{url}/v1/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
+    found: list[Any] = list(schema.get_all_operations())
+    operations = [each.ok() for each in found]
     sent, until = 0, time.monotonic() + seconds
     while True:
         for operation in operations:
@@ -66,7 +67,7 @@ def _attack(
     operation: Any,
     mode: Any,
     headers: dict[str, str],
-    known: dict[str, Sequence[str]],
+    known: Mapping[str, Sequence[str]],
     examples: int,
 ) -> int:
     sent = 0
