@@ -32,6 +32,7 @@ def reference_pages() -> dict[str, Path]:
         "mcp": PACKAGE / "surfaces" / "mcp" / "README.md",
         "page": PACKAGE / "surfaces" / "web" / "README.md",
         "gateway": PACKAGE / "surfaces" / "mcp" / "gateway" / "README.md",
+        "connect": PACKAGE / "surfaces" / "connect" / "README.md",
         "telemetry": PACKAGE / "telemetry" / "README.md",
         "install": PACKAGE / "INSTALL.md",
         "images": shipped_images() / "README.md",

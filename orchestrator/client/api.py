@@ -31,6 +31,7 @@ from orchestrator.client.packing import PackedTree
 from orchestrator.errors import OperatorError, RunNotFound, RunRefused, ServerAway
 from orchestrator.workspace.archives.kept_changes import take_changes
 from orchestrator.workspace.changes.collected import Changes
+from orchestrator.workspace.kept import RUN_ID
 
 WAIT_SECONDS = 25
 """That one request waits for a run: less than what lies between may."""
@@ -286,12 +287,16 @@ class OrchestratorClient:
     async def changes(self, run_id: str) -> AsyncIterator[Changes]:
         """What a run changed, on this disk for as long as the block lasts."""
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-            archive = Path(folder) / "changes.tar"
-            fetch = partial(self._fetch, f"/v1/runs/{_part(run_id)}/changes", archive)
-            await self.connection.patiently(fetch)
-            kept = Path(folder) / run_id
-            take = partial(_taken, archive, kept)
-            yield await anyio.to_thread.run_sync(take)
+            yield await self.fetch_changes(run_id, Path(folder))
+
+    async def fetch_changes(self, run_id: str, folder: Path) -> Changes:
+        """What a run changed, kept in this folder."""
+        if not RUN_ID.fullmatch(run_id):  # it becomes a path
+            raise RunNotFound(f"{run_id[:60]!r} is no run")
+        archive = folder / "changes.tar"
+        fetch = partial(self._fetch, f"/v1/runs/{run_id}/changes", archive)
+        await self.connection.patiently(fetch)
+        return await anyio.to_thread.run_sync(partial(_taken, archive, folder / run_id))
 
     async def _fetch(self, path: str, archive: Path) -> None:
         async with self.connection.stream("GET", path) as response:
@@ -317,8 +322,10 @@ class OrchestratorClient:
     async def agent(self, name: str) -> RemoteAgent:
         return await self._get(f"/v1/agents/{_part(name)}", RemoteAgent)
 
-    async def plan(self, name: str) -> dict[str, Any]:
-        return dict(await self._json(f"/v1/agents/{_part(name)}/plan"))
+    async def plan(self, name: str, *, rows: str = "") -> dict[str, Any]:
+        """As `orchestrator plan --json` has it; with `rows`, also as it prints it."""
+        params = {"rows": rows} if rows else None
+        return dict(await self._json(f"/v1/agents/{_part(name)}/plan", params=params))
 
     async def cost(self, **params: Any) -> dict[str, Any]:
         return dict(await self._json("/v1/cost", params=params))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.surfaces.cli.command_help import Commands
+from orchestrator.surfaces.cli.elsewhere.remote_reports import asked_there
+from orchestrator.surfaces.cli.elsewhere.server_option import not_with_server, or_elsewhere
 from orchestrator.surfaces.cli.options import AgentsDirOption, JsonOption, settings_for
 from orchestrator.surfaces.text import one_line, print_lines, shortened, table
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from orchestrator.catalog import BrokenAgent, Catalog, Problem
+    from orchestrator.settings import Settings
 
 EXIT_BROKEN_AGENT = 3
 """An agent cannot be used: the same as for any other mistake of its author."""
@@ -27,10 +30,16 @@ agents_app = Commands("The agents that can be run.")
 
 
 @agents_app.command("list")
+@or_elsewhere
 def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) -> None:
     """List the agents, and those that cannot be used."""
     from orchestrator.catalog import agents_of_others
+    from orchestrator.settings import read_settings
 
+    settings = read_settings()
+    if settings.server:
+        _list_there(settings, agents_dir, as_json=as_json)
+        return
     catalog = _catalog(agents_dir)
     untrusted, command = _untrusted(catalog, agents_dir)
     if as_json:
@@ -57,6 +66,7 @@ def list_(*, agents_dir: AgentsDirOption = None, as_json: JsonOption = False) ->
 
 
 @agents_app.command()
+@or_elsewhere
 def show(
     name: Annotated[str, typer.Argument(help="The agent, as its folder is called.")],
     *,
@@ -64,6 +74,17 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show what an agent is: every field, with defaults, then its system prompt."""
+    from orchestrator.settings import read_settings
+
+    settings = read_settings()
+    if settings.server:
+        not_with_server(settings, agents_dir=agents_dir)
+        said = asked_there(settings, lambda client: client.agent(name)).model_dump(mode="json")
+        if as_json:
+            print(json.dumps(said))
+        else:
+            print_lines(table([(field, _written(value)) for field, value in said.items()]))
+        return
     catalog = _catalog(agents_dir)
     agent = catalog.agent(name)
     fields = agent.model_dump(mode="json")
@@ -131,6 +152,20 @@ def prompt(
     agents = _catalog(agents_dir).agents.values()
     section = prompt_section(agent for agent in agents if whom in agent.allowed_callers)
     print_lines([section.rstrip("\n")])
+
+
+def _list_there(settings: Settings, agents_dir: Path | None, *, as_json: bool) -> None:
+    """The agents that we may run there; of others, and of broken ones, its operator knows."""
+    not_with_server(settings, agents_dir=agents_dir)
+    found = asked_there(settings, lambda client: client.agents())
+    if as_json:
+        none: dict[str, object] = {"broken": [], "untrusted": {}, "notes": [], "warnings": []}
+        print(json.dumps({"agents": [each.model_dump(mode="json") for each in found], **none}))
+        return
+    rows = [(each.name, shortened(one_line(each.description), DESCRIPTION_CHARS)) for each in found]
+    print_lines(table(sorted(rows)))
+    if not rows:
+        print_lines([f"there are no agents at {settings.server} that you may run"])
 
 
 def _catalog(agents_dir: Path | None) -> Catalog:

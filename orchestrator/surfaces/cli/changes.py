@@ -10,11 +10,18 @@ import sys
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 
 from orchestrator.domain.words import counted, ended_as
+from orchestrator.surfaces.cli.elsewhere.remote_changes import (
+    applied_here,
+    changes_there,
+    patch_there,
+    root_here,
+)
 from orchestrator.surfaces.cli.options import JsonOption, RunArgument
 from orchestrator.surfaces.text import (
     costs,
@@ -28,14 +35,19 @@ from orchestrator.surfaces.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import FrameType
 
     from orchestrator.domain.result import ChangedFile
     from orchestrator.engine.workspaces.copies import Copies
+    from orchestrator.settings import Settings
     from orchestrator.store.runs import RunRecord
+    from orchestrator.workspace.applying.apply import Applied
     from orchestrator.workspace.changes.collected import Changes
 
+    _Apply = Callable[..., Applied]
+
+T = TypeVar("T")
 
 SIGNS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "mode": "m"}
 """As git would mark them; m is a mode alone."""
@@ -55,12 +67,15 @@ def show(
     from orchestrator.app import open_copies
     from orchestrator.settings import read_settings
 
+    settings = read_settings()
     record = anyio.run(_record, run_id)
     run_id = record.run_id
     if patch:
-        copies = open_copies(read_settings())
-        _changes(copies, record)
-        data = copies.patch(run_id)
+        data = (
+            _kept_or_why(record, partial(patch_there, settings, run_id))
+            if settings.server
+            else _patch(open_copies(settings), record)
+        )
         if as_json:
             print(json.dumps({"run_id": run_id, "patch": _text(run_id, data)}))
         elif sys.stdout.isatty():
@@ -110,19 +125,56 @@ def apply(
     import anyio
 
     from orchestrator.app import open_copies
-    from orchestrator.errors import OrchestratorError
     from orchestrator.settings import read_settings
-    from orchestrator.state import note_decision
 
     settings = read_settings()
-    copies = open_copies(settings)
     record = anyio.run(_record, run_id)
-    run_id, kept = record.run_id, _changes(copies, record)
+    word = _Word(dry_run, allow_links, allow_acting, as_json)
+    if settings.server:
+        with TemporaryDirectory(prefix="orchestrator-") as folder:
+            fetch = partial(changes_there, settings, record.run_id, Path(folder))
+            kept = _kept_or_why(record, fetch)
+            root = to.absolute() if to is not None else root_here(settings, record)
+            do: _Apply = partial(applied_here, settings, kept, root)
+            _apply(settings, kept, root, do, paths or (), word)
+        return
+    copies = open_copies(settings)
+    kept = _kept_or_why(record, partial(copies.changes, record.run_id))
     root = to.absolute() if to is not None else kept.root
-    wanted = [_below(path, kept, root) for path in paths or ()]
-    do = partial(copies.apply, run_id, to=root, paths=wanted, allow_links=allow_links)
+    _apply(settings, kept, root, partial(copies.apply, kept.run_id, to=root), paths or (), word)
+
+
+class _Word(NamedTuple):
+    """What the operator lets be applied, and how it is to be told."""
+
+    dry_run: bool
+    allow_links: bool
+    allow_acting: bool
+    as_json: bool
+
+
+def _apply(
+    settings: Settings,
+    kept: Changes,
+    root: Path,
+    apply_to: _Apply,
+    paths: Sequence[str],
+    word: _Word,
+) -> None:
+    """Apply changes, asked about first if they act; what is done is in the audit before."""
+    import anyio
+
+    from orchestrator.containers.owner import make_state_dir
+    from orchestrator.errors import OrchestratorError
+    from orchestrator.state import note_decision
+
+    run_id = kept.run_id
+    dry_run, allow_links, allow_acting, as_json = word
+    wanted = [_below(path, kept, root) for path in paths]
+    do = partial(apply_to, paths=wanted, allow_links=allow_links)
     if not (dry_run or allow_acting or as_json) and _can_ask():
         allow_acting = _agreed(do(dry_run=True).files)
+    make_state_dir(settings.state_dir)
     note = partial(note_decision, settings, "apply", str(root), run_id=run_id)
     if not dry_run:
         acting = "with files that act" * allow_acting
@@ -283,19 +335,24 @@ def _text(run_id: str, patch: bytes) -> str:
 
 async def _record(run_id: str) -> RunRecord:
     from orchestrator.settings import read_settings
-    from orchestrator.state import open_book
+    from orchestrator.surfaces.cli.elsewhere.server_option import open_any_book
 
     settings = read_settings()
-    async with open_book(settings) as book:
+    async with open_any_book(settings) as book:
         return await book.record(await book.named(run_id, settings.project))
 
 
-def _changes(copies: Copies, record: RunRecord) -> Changes:
+def _patch(copies: Copies, record: RunRecord) -> bytes:
+    _kept_or_why(record, partial(copies.changes, record.run_id))
+    return copies.patch(record.run_id)
+
+
+def _kept_or_why(record: RunRecord, load: Callable[[], T]) -> T:
     """What is kept of a run; ApplyRefused, with what its record tells, if that is nothing."""
     from orchestrator.errors import ApplyRefused
 
     try:
-        return copies.changes(record.run_id)
+        return load()
     except ApplyRefused:
         if record.result is None:
             raise ApplyRefused(

@@ -19,7 +19,17 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Look closer": ("plan", "cost", "audit", "sessions"),
     "Write agents": ("init", "new", "import", "agents", "servers", "trust"),
     "Set up": (
-        *("serve", "gateway", "doctor", "config", "images", "completion", "demo", "help"),
+        *(
+            "serve",
+            "connect",
+            "gateway",
+            "doctor",
+            "config",
+            "images",
+            "completion",
+            "demo",
+            "help",
+        ),
         "uninstall",
     ),
 }

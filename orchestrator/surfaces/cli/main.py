@@ -15,6 +15,8 @@ from orchestrator.surfaces.cli.agents import agents_app
 from orchestrator.surfaces.cli.changes import apply, show
 from orchestrator.surfaces.cli.command_help import Commands
 from orchestrator.surfaces.cli.completion import COMPLETE, complete, completion
+from orchestrator.surfaces.cli.connect import connect
+from orchestrator.surfaces.cli.elsewhere.server_option import or_elsewhere
 from orchestrator.surfaces.cli.failures import exit_with
 from orchestrator.surfaces.cli.gateway import gateway
 from orchestrator.surfaces.cli.plan import plan
@@ -43,11 +45,14 @@ PROGRAM = "orchestrator"
 
 app = Commands("Hand a task to an AI agent you don't fully trust.", name=PROGRAM)
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, show, logs, apply, pending, reply, approve, reject, cancel, wait, resume),
-    *(plan, cost, serve, dashboard, gateway, init, new, trust, demo, config, doctor, audit),
-    uninstall,
+    *(serve, dashboard, gateway, connect, init, new, trust, demo, config, doctor, uninstall),
 )
-for command in (*COMMANDS, completion):
+THERE_TOO: tuple[Callable[..., None], ...] = (
+    *(run, show, logs, apply, pending, reply, approve, reject, cancel, wait, resume),
+    *(plan, cost, audit),
+)
+"""Commands that an orchestrator elsewhere can answer."""
+for command in (*COMMANDS, *map(or_elsewhere, THERE_TOO), completion):
     app.command()(command)
 app.command(COMPLETE, hidden=True)(complete)
 app.command("import")(import_)

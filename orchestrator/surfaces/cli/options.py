@@ -126,11 +126,11 @@ def on_book(do: Callable[[TaskBook, str], Awaitable[T]]) -> T:
     import anyio
 
     from orchestrator.settings import read_settings
-    from orchestrator.state import open_book
+    from orchestrator.surfaces.cli.elsewhere.server_option import open_any_book
 
     async def work() -> T:
         settings = read_settings()
-        async with open_book(settings) as book:
+        async with open_any_book(settings) as book:
             return await do(book, settings.project)
 
     return anyio.run(work)
@@ -140,7 +140,10 @@ def say_none(said: str, *, all_: bool) -> None:
     """Say that a list is empty; of one project's, which project that is."""
     from orchestrator.settings import read_settings
 
-    here = "" if all_ else f" in {read_settings().project}; --all looks at every project"
+    settings = read_settings()
+    here = "" if all_ else f" in {settings.project}; --all looks at every project"
+    if settings.server:
+        here = f" at {settings.server}"
     print_lines((f"{said}{here}",))
 
 

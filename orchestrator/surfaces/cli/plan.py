@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from orchestrator.surfaces.cli.elsewhere.remote_reports import asked_there
+from orchestrator.surfaces.cli.elsewhere.server_option import not_with_server
 from orchestrator.surfaces.cli.options import (
     AgentsDirOption,
     JsonOption,
@@ -67,7 +69,17 @@ def plan(
     import anyio
 
     from orchestrator.app import show_plan
+    from orchestrator.settings import read_settings
 
+    elsewhere = read_settings()
+    if elsewhere.server:
+        given = {"workspace": workspace, "agents_dir": agents_dir}
+        not_with_server(elsewhere, **given, runner=runner, runner_config=runner_config)
+        rows = "all" if all_ else "first"
+        said = asked_there(elsewhere, lambda client: client.plan(agent, rows=rows))
+        shown_rows = [Row(**row) for row in said.pop("rows")]
+        print(json.dumps(said)) if as_json else _print_rows(shown_rows)
+        return
     settings = settings_for(agents_dir, runner, runner_config)
     shown = anyio.run(show_plan, settings, agent, workspace and workspace.absolute())
     if as_json:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from orchestrator.domain.words import counted, ended_as, requirement
+from orchestrator.surfaces.cli.elsewhere.server_option import not_with_server
 from orchestrator.surfaces.cli.options import (
     AgentsDirOption,
     JsonOption,
@@ -71,16 +72,29 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run an agent on a task and print its answer; what happens meanwhile goes to stderr."""
-    settings = settings_for(agents_dir, runner, runner_config)
+    from orchestrator.settings import read_settings
+
+    settings = read_settings()
+    if settings.server:
+        given = {"agents_dir": agents_dir, "runner": runner, "runner_config": runner_config}
+        not_with_server(settings, caller=caller, **given)
+        who = ""
+    else:
+        settings = settings_for(agents_dir, runner, runner_config)
+        who = _caller(settings, caller, agent)
     task = _task(
         agent=agent,
         prompt=sys.stdin.read() if prompt == "-" else prompt,
         context=context,
         workspace=workspace and workspace.absolute(),
         session=session,
-        caller=_caller(settings, caller, agent),
+        caller=who,
         timeout_seconds=timeout,
     )
+    if settings.server:
+        from orchestrator.surfaces.cli.elsewhere.remote_runs import carry_out_there
+
+        carry_out_there(settings, task, as_json=as_json, notify=notify)
     carry_out(settings, task, as_json=as_json, notify=notify)
 
 
@@ -115,7 +129,7 @@ def carry_out(settings: Settings, task: Task, *, as_json: bool, notify: bool = F
     if result is not None and not signal_number:
         alerts.say(f"{task.agent} {ended_as(result.status, result.reason)}")
     if result is not None:
-        _print_result(result, as_json=as_json)
+        print_result(result, as_json=as_json)
     if not kept:
         write(
             f"error: {visible(UNKEPT.format(run=task.run_id, folder=settings.state_dir))}",
@@ -196,7 +210,7 @@ async def _run(
     return outcome, caught, not service.unkept
 
 
-def _print_result(result: RunResult, *, as_json: bool) -> None:
+def print_result(result: RunResult, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.model_dump(mode="json")))
         return

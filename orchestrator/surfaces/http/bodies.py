@@ -348,6 +348,9 @@ class LoginCode(Frozen):
 
 class PlanQuery(Frozen):
     workspace: str = Field("", max_length=4096, description="As a run would be given it")
+    rows: Literal["", "first", "all"] = Field(
+        "", description="Also as `orchestrator plan` prints it: its first screen, or all of it"
+    )
 
 
 class PlanBody(BaseModel):

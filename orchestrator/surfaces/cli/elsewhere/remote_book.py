@@ -19,6 +19,7 @@ from orchestrator.surfaces.cli.elsewhere.translated import (
     step_of,
     view_of,
 )
+from orchestrator.workspace.kept import RUN_ID
 
 if TYPE_CHECKING:
     from orchestrator.client.api import OrchestratorClient
@@ -59,10 +60,12 @@ class RemoteBook:
             if not newest:
                 raise RunNotFound(f"nothing has run at {self.client.url} yet")
             return newest[0].run_id
-        try:
-            return (await self.client.get(text)).run_id if text else ""
-        except RunNotFound:
-            rows = await self.client.runs(limit=LOOKED_THROUGH)
+        rows: list[RemoteRow] = []
+        if RUN_ID.fullmatch(text) or text == "r":
+            try:
+                return (await self.client.get(text)).run_id
+            except RunNotFound:
+                rows = await self.client.runs(limit=LOOKED_THROUGH)
         found = [row.run_id for row in rows if row.run_id.startswith(text)]
         if len(found) == 1:
             return found[0]

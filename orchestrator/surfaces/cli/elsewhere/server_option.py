@@ -38,7 +38,7 @@ def or_elsewhere(command: Callable[..., None]) -> Callable[..., None]:
         finally:
             SERVER_FLAG.reset(token)
 
-    known = inspect.signature(command)
+    known = inspect.signature(command, eval_str=True)
     named = inspect.Parameter(
         "server", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ServerOption
     )

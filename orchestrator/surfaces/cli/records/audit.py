@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from orchestrator.surfaces.cli.elsewhere.remote_reports import decisions_there
+from orchestrator.surfaces.cli.elsewhere.server_option import not_with_server
 from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, on_book, say_none
 from orchestrator.surfaces.cli.records.run_table import project_name
 from orchestrator.surfaces.cli.records.runs import FOLLOW_SECONDS, seconds_of
@@ -78,10 +80,18 @@ def audit(
         allowed=False if refused else None,
         since=time.time() - seconds_of(since) if since else 0.0,
     )
+    form = "jsonl" if jsonl else "json" * as_json
+    if settings.server:
+        not_with_server(settings, gateway=gateway, follow=follow)
+        found = decisions_there(settings, query, limit)
+        if not found and not form:
+            say_none("no decision is like that", all_=all_)
+        else:
+            _print(found, form, headings=True)
+        return
     if gateway:
         anyio.run(_show_outside, settings, query, limit)
         return
-    form = "jsonl" if jsonl else "json" * as_json
     anyio.run(_show, settings, query, limit, form, follow)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from orchestrator.domain.words import counted
+from orchestrator.surfaces.cli.elsewhere.remote_reports import asked_there
 from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, on_book, say_none
 from orchestrator.surfaces.cli.records.run_table import project_name
 from orchestrator.surfaces.cli.records.runs import seconds_of
@@ -52,22 +53,42 @@ def cost(
 
     What a run had other agents do counts for those, so that nothing counts twice.
     """
+    from orchestrator.settings import read_settings
+
     begun = time.time() - seconds_of(since) if since else 0.0
+    settings = read_settings()
+    if settings.server:
+        if by == "project":
+            raise typer.BadParameter("--by project goes without --server: it serves one project")
+        asked = {"by": by, **({"since": begun} if begun else {})}
+        said = asked_there(settings, lambda client: client.cost(**asked))
+        _print_costs(said["rows"], said[TOTAL], by, begun, as_json=as_json, all_=all_)
+        return
     everywhere = all_ or by == "project"
     spent = on_book(
         lambda book, project: book.store.reports.spending(
             projects=None if everywhere else (project, ""), since=begun
         )
     )
-    rows = cost_rows(spent, by)
+    total = cost_sum(TOTAL, spent)
+    _print_costs(cost_rows(spent, by), total, by, begun, as_json=as_json, all_=everywhere)
+
+
+def _print_costs(
+    rows: Sequence[dict[str, object]],
+    total: dict[str, object],
+    by: By,
+    begun: float,
+    *,
+    as_json: bool,
+    all_: bool,
+) -> None:
     if as_json:
-        said = {"by": by, "since": begun or None, "rows": rows, TOTAL: cost_sum(TOTAL, spent)}
-        print(json.dumps(said))
-        return
-    if not rows:
-        say_none("nothing has run" + " since then" * bool(since), all_=everywhere)
-        return
-    print_lines(cost_table(rows, by, cost_sum(TOTAL, spent)))
+        print(json.dumps({"by": by, "since": begun or None, "rows": rows, TOTAL: total}))
+    elif not rows:
+        say_none("nothing has run" + " since then" * bool(begun), all_=all_)
+    else:
+        print_lines(cost_table(rows, by, total))
 
 
 def cost_rows(spent: Sequence[Spending], by: By) -> list[dict[str, object]]:

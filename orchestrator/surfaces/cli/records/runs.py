@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.surfaces.cli.command_help import Commands
+from orchestrator.surfaces.cli.elsewhere.server_option import or_elsewhere
 from orchestrator.surfaces.cli.options import EveryProjectOption, JsonOption, RunArgument, say_none
 from orchestrator.surfaces.cli.records.run_table import listed_runs, runs_table
 from orchestrator.surfaces.text import print_lines, visible
@@ -48,6 +49,7 @@ runs_app = Commands(
 
 
 @runs_app.callback()
+@or_elsewhere
 def runs(
     context: typer.Context,
     *,
@@ -150,11 +152,11 @@ async def _runs(
     limit: int, statuses: Sequence[RunStatus], agent: str, all_: bool
 ) -> tuple[ListedRun, ...]:
     from orchestrator.settings import read_settings
-    from orchestrator.state import open_book
+    from orchestrator.surfaces.cli.elsewhere.server_option import open_any_book
 
     settings = read_settings()
     projects = None if all_ else (settings.project, "")
-    async with open_book(settings) as book:
+    async with open_any_book(settings) as book:
         return await _listed(book, limit, statuses, agent, projects)
 
 
@@ -188,12 +190,12 @@ async def _watch(limit: int, statuses: Sequence[RunStatus], agent: str, all_: bo
     from rich.text import Text
 
     from orchestrator.settings import read_settings
-    from orchestrator.state import open_book
+    from orchestrator.surfaces.cli.elsewhere.server_option import open_any_book
 
     console = Console(highlight=False)
     settings = read_settings()
     projects = None if all_ else (settings.project, "")
-    async with open_book(settings) as book:
+    async with open_any_book(settings) as book:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
                 await book.settle()
@@ -248,11 +250,11 @@ async def _follow(run_id: str, follow: bool, show: Show | None) -> tuple[RunReco
 
     from orchestrator.domain.result import FINAL
     from orchestrator.settings import read_settings
-    from orchestrator.state import open_book
+    from orchestrator.surfaces.cli.elsewhere.server_option import open_any_book
 
     events: list[Event] = []
     settings = read_settings()
-    async with open_book(settings) as book:
+    async with open_any_book(settings) as book:
         run_id = await book.named(run_id, settings.project)
         while True:
             await book.settle_now_and_then()

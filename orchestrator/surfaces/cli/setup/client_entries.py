@@ -86,6 +86,20 @@ class Client(NamedTuple):
     kind: Literal["json", "toml"] = "json"
 
 
+def connecting_to(client: Client, url: str) -> Client:
+    """The client, told of the orchestrator at an address instead of the agents in its folder."""
+
+    def entry(command: str, agents: Path) -> Entry:
+        usual = client.entry(command, agents)
+        made = {**usual, "args": ["connect", url]}
+        env = usual.get("env")
+        if isinstance(env, dict):
+            made["env"] = {name: value for name, value in env.items() if name != AGENTS_DIR}
+        return {name: value for name, value in made.items() if value != {}}
+
+    return client._replace(entry=entry)
+
+
 KNOWN_CLIENTS: Mapping[str, Client] = {
     "claude": Client(
         title="Claude Code",

@@ -115,6 +115,10 @@ def init(
         list[ClientChoice] | None,
         typer.Option("--client", help="Tell this one of the server; can be given several times."),
     ] = None,
+    server: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Have them use the orchestrator there, by `connect`."),
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
@@ -122,14 +126,21 @@ def init(
 ) -> None:
     """Write agents/ with an example, and tell clients of the server; nothing is overwritten."""
     from orchestrator.settings import project_root
-    from orchestrator.surfaces.cli.setup.client_entries import KNOWN_CLIENTS
+    from orchestrator.surfaces.cli.setup.client_entries import KNOWN_CLIENTS, connecting_to
 
     project = (directory or Path()).resolve()
     command = own_command()
     names = tuple(dict.fromkeys(each.value for each in client or (ClientChoice.CLAUDE,)))
     files = {name: KNOWN_CLIENTS[name] for name in names if name in KNOWN_CLIENTS}
+    if server:
+        from orchestrator.client.connection import checked_url
+
+        url = checked_url(server, has_token=True)
+        if ClientChoice.CLAUDE_PLUGIN.value in names:
+            raise typer.BadParameter("--server goes with clients' files, not with claude-plugin")
+        files = {name: connecting_to(each, url) for name, each in files.items()}
     above = project_root(project, Path.home())
-    example = example_files(project)
+    example = () if server else example_files(project)
     wanted = [
         *example,
         *(client_file(project, command, name, each) for name, each in files.items()),
@@ -146,7 +157,9 @@ def init(
         print_lines(_lines(wanted, dry_run=dry_run))
         if above != project:
             print_lines((f"this is a project of its own, inside of the project {above}",))
-        print_lines(_next_steps(project, command, told.values(), example=bool(example)))
+        asks = told.values()
+        has_example = bool(example)
+        print_lines(_next_steps(project, command, asks, example=has_example, server=server))
     if any(each.outcome == "refused" for each in wanted):
         raise typer.Exit(EXIT_NOT_ALL)
 
@@ -274,7 +287,7 @@ def _document(
 
 
 def _next_steps(
-    project: Path, command: str, told: Iterable[tuple[str, str]], *, example: bool
+    project: Path, command: str, told: Iterable[tuple[str, str]], *, example: bool, server: str
 ) -> Iterator[str]:
     """What to do now, and what each client will ask."""
     yield ""
@@ -296,6 +309,10 @@ def _next_steps(
             break_long_words=False,
             break_on_hyphens=False,
         )
+    if server:
+        yield f"Start clients with ORCHESTRATOR_TOKEN set to a token of the server at {server}"
+        yield "(or ORCHESTRATOR_TOKEN_FILE); `orchestrator help connect` tells more."
+        return
     yield "Write agents/NAME/agent.md, and see with `orchestrator agents check` and"
     yield "`orchestrator plan NAME` what it may do. One that is to reach hosts, secrets or"
     yield "the like runs once you have agreed to that with `orchestrator trust`."

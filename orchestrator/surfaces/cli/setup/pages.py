@@ -19,6 +19,7 @@ ABOUT = {
     "mcp": "tools, results, tasks",
     "page": "the page in a browser: what waits, runs, changes",
     "gateway": "your MCP servers for agents outside, by rules",
+    "connect": "an orchestrator elsewhere, for your directory here",
     "telemetry": "traces, metrics, the log",
     "install": "install, upgrade, uninstall; macOS, Windows, Podman; a Claude subscription",
     "images": "what agents run in, and how to add programs to it",

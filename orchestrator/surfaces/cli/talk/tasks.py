@@ -96,9 +96,18 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Tell an agent something: in the middle of its work, or after it, in its session."""
+    from orchestrator.settings import read_settings
+    from orchestrator.surfaces.cli.elsewhere.remote_runs import resume_there
+    from orchestrator.surfaces.cli.elsewhere.server_option import not_with_server
     from orchestrator.surfaces.cli.run import carry_out
 
     said = sys.stdin.read() if text == "-" else text
+    settings = read_settings()
+    if settings.server:
+        not_with_server(settings, agents_dir=agents_dir)
+        meant = resume_there(settings, run_id, said, now=now, as_json=as_json)
+        _say_told(meant, said, now=now, as_json=as_json)
+        return
 
     async def tell(book: TaskBook, project: str) -> tuple[str, Task | None]:
         meant = await book.named(run_id, project)
@@ -108,11 +117,15 @@ def resume(
 
     meant, follow_up = on_book(tell)
     if follow_up is None:
-        how = "interrupted, and told" if now else "told after the step that it is at"
-        line = f"{meant} {how}: {one_line(said)}"
-        print_either(as_json, {"run_id": meant, "told": said}, line)
+        _say_told(meant, said, now=now, as_json=as_json)
         return
     carry_out(settings_for(agents_dir), follow_up, as_json=as_json)
+
+
+def _say_told(run_id: str, said: str, *, now: bool, as_json: bool) -> None:
+    how = "interrupted, and told" if now else "told after the step that it is at"
+    line = f"{run_id} {how}: {one_line(said)}"
+    print_either(as_json, {"run_id": run_id, "told": said}, line)
 
 
 def exit_code(views: Sequence[TaskView], *, any_: bool) -> int:

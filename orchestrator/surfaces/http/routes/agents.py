@@ -37,13 +37,17 @@ async def look(call: ApiCall) -> ApiReply:
 
 async def plan(call: ApiCall) -> ApiReply:
     from orchestrator.app import show_plan
-    from orchestrator.surfaces.cli.plan import plan_document
+    from orchestrator.surfaces.cli.plan import first_screen, plan_document, plan_rows
 
     query: PlanQuery = call.query
     agent = known_agent(call)
     workspace = absolute(query.workspace) if query.workspace else None
     shown = await show_plan(call.parts.settings, agent.name, workspace)
-    return ApiReply(PlanBody.model_validate(plan_document(shown)))
+    said = plan_document(shown)
+    if query.rows:
+        rows = plan_rows(shown) if query.rows == "all" else first_screen(shown)
+        said["rows"] = [row._asdict() for row in rows]
+    return ApiReply(PlanBody.model_validate(said))
 
 
 def known_agents(call: ApiCall) -> list[AgentSpec]:
