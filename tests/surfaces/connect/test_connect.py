@@ -8,10 +8,10 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.abc
@@ -19,6 +19,8 @@ import mcp.types as t
 import pytest
 from mcp import Client, StdioServerParameters
 
+from orchestrator.client import open_client
+from orchestrator.surfaces.cli.main import main
 from tests.surfaces.mcp.mcp_stage import (
     COMMAND,
     ERAS,
@@ -31,8 +33,6 @@ from tests.surfaces.mcp.mcp_stage import (
     run_until_ready,
     text,
 )
-
-pytestmark = pytest.mark.anyio
 
 TOKEN = "a-token-for-main-0123"
 
@@ -51,6 +51,12 @@ async def stage(tmp_path_factory: pytest.TempPathFactory, image: str) -> AsyncIt
         )
         ask = {"tool": "mcp__parent__ask_parent", "input": {"question": "Which colour?"}}
         stage.add_agent("asker", ask, {"text": "Thank you: {last_tool_result}"}, ask="user")
+        echo = {"tool": "Bash", "input": {"command": "echo blue"}}
+        stage.add_agent(
+            *("careful", echo, {"text": "So: {last_tool_result}"}),
+            permissions={"allow": ["Bash"]},
+            approval={"Bash": "ask"},
+        )
         stage.add_agent("slow", FOR_EVER)
         yield stage
 
@@ -113,16 +119,38 @@ class Here:
     def connecting(self, url: str) -> StdioServerParameters:
         return StdioServerParameters(command=COMMAND, args=["connect", url], env=self.env)
 
-    async def command(self, url: str, *args: str) -> subprocess.CompletedProcess[bytes]:
-        with anyio.fail_after(PATIENCE):
-            return await anyio.run_process(
-                [COMMAND, *args, "--server", url], env=self.env, cwd=self.work, check=False
-            )
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> Here:
     return Here(tmp_path)
+
+
+class Done(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Typed = Callable[..., Done]
+
+
+@pytest.fixture
+def typed(
+    url: str, here: Here, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
+    """A command, in this process, for the server elsewhere."""
+    for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
+        monkeypatch.delenv(name)
+    for name, value in here.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(here.work)
+
+    def command(*args: str) -> Done:
+        with pytest.raises(SystemExit) as exit_:
+            main([*args, "--server", url])
+        return Done(exit_.value.code, *capsys.readouterr())
+
+    return command
 
 
 NEW = {"colour.txt": "green\n", "made.txt": "new\n"}
@@ -162,13 +190,14 @@ async def test_an_agent_there_works_on_a_directory_here(
     assert left == []  # connect has had it removed
 
 
-async def test_commands_ask_the_server_and_change_the_directory_here(url: str, here: Here) -> None:
-    ran = await here.command(url, "run", "painter", "go", "--workspace", str(here.work), "--json")
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout)
+@pytest.mark.usefixtures("anyio_backend")
+def test_commands_ask_the_server_and_change_the_directory_here(here: Here, typed: Typed) -> None:
+    ran = typed("run", "painter", "go", "--workspace", str(here.work), "--json")
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)
     run_id, files = result["run_id"], [file["path"] for file in result["changed_files"]]
     assert (result["status"], files) == ("completed", ["colour.txt", "made.txt"])
-    assert b"ended       completed" in ran.stderr
+    assert "ended       completed" in ran.err
     commands = {
         ("show", run_id[:6]): "changed   M  colour.txt",
         ("show", "last", "--patch"): "+green",
@@ -186,18 +215,18 @@ async def test_commands_ask_the_server_and_change_the_directory_here(url: str, h
         ("apply", run_id, "--dry-run"): "M  colour.txt",
     }
     for command, expected in commands.items():
-        done = await here.command(url, *command)
-        assert expected in done.stdout.decode(), (command, done)
-        assert done.returncode == 0
+        done = typed(*command)
+        assert expected in done.out, (command, done)
+        assert done.code == 0
     assert here.files() == {"colour.txt": "blue\n"}
-    part = await here.command(url, "apply", run_id, "made.txt")
-    assert (part.returncode, here.files()) == (0, {"colour.txt": "blue\n", "made.txt": "new\n"})
+    part = typed("apply", run_id, "made.txt")
+    assert (part.code, here.files()) == (0, {"colour.txt": "blue\n", "made.txt": "new\n"})
     (here.work / "colour.txt").write_text("red\n")
-    moved = await here.command(url, "apply", run_id)
-    assert (moved.returncode, here.files()["colour.txt"]) == (5, "red\n")
-    assert b"has changed since" in moved.stderr
+    moved = typed("apply", run_id)
+    assert (moved.code, here.files()["colour.txt"]) == (5, "red\n")
+    assert "has changed since" in moved.err
     (here.work / "colour.txt").write_text("blue\n")
-    assert (await here.command(url, "apply", run_id)).returncode == 0
+    assert (typed("apply", run_id)).code == 0
     assert here.files() == NEW
     refused = {
         ("show", "rffff"): 5,
@@ -208,30 +237,30 @@ async def test_commands_ask_the_server_and_change_the_directory_here(url: str, h
         ("run", "painter", "go", "--caller", "other"): 2,
     }
     for command, code in refused.items():
-        done = await here.command(url, *command)
-        assert (done.returncode, b"error: " in done.stderr) == (code, True), (command, done)
+        done = typed(*command)
+        assert (done.code, "error: " in done.err) == (code, True), (command, done)
 
 
-async def test_a_question_there_is_answered_here(url: str, here: Here) -> None:
-    async with anyio.create_task_group() as group, Client(here.connecting(url)) as client:
+@pytest.mark.usefixtures("anyio_backend")
+def test_what_waits_there_is_answered_and_decided_here(url: str, typed: Typed) -> None:
+    async def start(agent: str) -> str:
+        async with open_client(url, TOKEN) as client:
+            return (await client.start(agent, "go")).run_id
 
-        async def answer() -> None:
-            while b"Which colour?" not in (await here.command(url, "pending")).stdout:
-                await anyio.sleep(0.1)
-            done = await here.command(url, "reply", "green")
-            assert done.returncode == 0, done.stderr
-
-        group.start_soon(answer)
-        ran = await call(client, "run_subagent", agent_name="asker", prompt="go")
-        if ran.structured_content and ran.structured_content["status"] != "completed":
-            run_id = ran.structured_content["run_id"]
-            while True:
-                ran = await call(client, "get_task_details", task_id=run_id)
-                assert ran.structured_content is not None
-                if ran.structured_content["status"] == "completed":
-                    break
-                await anyio.sleep(0.1)
-        assert "green" in text(ran)
+    run_id = anyio.run(start, "asker")
+    assert typed("wait", run_id).code == 10
+    assert "Which colour?" in typed("pending").out
+    assert typed("reply", "green").code == 0
+    assert typed("wait", run_id).code == 0
+    assert "green" in typed("show", run_id).out
+    for word, expected in {"approve": "blue", "reject": "not now"}.items():
+        run_id = anyio.run(start, "careful")
+        assert typed("wait", run_id).code == 10
+        why = ("--why", "not now") if word == "reject" else ()
+        decided = typed(word, run_id, "--all", *why)
+        assert (decided.code, "Bash" in decided.out) == (0, True), decided
+        assert typed("wait", run_id).code == 0
+        assert expected in typed("show", run_id).out
 
 
 async def test_a_question_is_a_form_for_the_person_here(url: str, here: Here) -> None:
