@@ -129,7 +129,7 @@ def apply(
 
     settings = read_settings()
     record = anyio.run(_record, run_id)
-    word = _Word(dry_run, allow_links, allow_acting, as_json)
+    word = _ApplyWord(dry_run, allow_links, allow_acting, as_json)
     if settings.server:
         with TemporaryDirectory(prefix="orchestrator-") as folder:
             fetch = partial(changes_there, settings, record.run_id, Path(folder))
@@ -144,7 +144,7 @@ def apply(
     _apply(settings, kept, root, partial(copies.apply, kept.run_id, to=root), paths or (), word)
 
 
-class _Word(NamedTuple):
+class _ApplyWord(NamedTuple):
     """What the operator lets be applied, and how it is to be told."""
 
     dry_run: bool
@@ -159,7 +159,7 @@ def _apply(
     root: Path,
     apply_to: _Apply,
     paths: Sequence[str],
-    word: _Word,
+    word: _ApplyWord,
 ) -> None:
     """Apply changes, asked about first if they act; what is done is in the audit before."""
     import anyio

@@ -15,7 +15,7 @@ from orchestrator.surfaces.cli.agents import agents_app
 from orchestrator.surfaces.cli.changes import apply, show
 from orchestrator.surfaces.cli.command_help import Commands
 from orchestrator.surfaces.cli.completion import COMPLETE, complete, completion
-from orchestrator.surfaces.cli.connect import connect
+from orchestrator.surfaces.cli.elsewhere.connect_command import connect_
 from orchestrator.surfaces.cli.elsewhere.server_option import or_elsewhere
 from orchestrator.surfaces.cli.failures import exit_with
 from orchestrator.surfaces.cli.gateway import gateway
@@ -45,7 +45,7 @@ PROGRAM = "orchestrator"
 
 app = Commands("Hand a task to an AI agent you don't fully trust.", name=PROGRAM)
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(serve, dashboard, gateway, connect, init, new, trust, demo, config, doctor, uninstall),
+    *(serve, dashboard, gateway, init, new, trust, demo, config, doctor, uninstall),
 )
 THERE_TOO: tuple[Callable[..., None], ...] = (
     *(run, show, logs, apply, pending, reply, approve, reject, cancel, wait, resume),
@@ -55,6 +55,7 @@ THERE_TOO: tuple[Callable[..., None], ...] = (
 for command in (*COMMANDS, *map(or_elsewhere, THERE_TOO), completion):
     app.command()(command)
 app.command(COMPLETE, hidden=True)(complete)
+app.command("connect")(connect_)
 app.command("import")(import_)
 app.command("help")(pages)
 app.add_typer(runs_app, name="runs")

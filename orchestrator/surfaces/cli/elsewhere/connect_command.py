@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 
-def connect(
+def connect_(
     url: Annotated[
         str,
         typer.Argument(
