@@ -30,6 +30,7 @@ def reference_pages() -> dict[str, Path]:
         "commands": PACKAGE / "surfaces" / "cli" / "README.md",
         "settings": PACKAGE / "SETTINGS.md",
         "mcp": PACKAGE / "surfaces" / "mcp" / "README.md",
+        "api": PACKAGE / "surfaces" / "http" / "README.md",
         "page": PACKAGE / "surfaces" / "web" / "README.md",
         "gateway": PACKAGE / "surfaces" / "mcp" / "gateway" / "README.md",
         "connect": PACKAGE / "surfaces" / "connect" / "README.md",

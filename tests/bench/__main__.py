@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 
 from orchestrator.containers.docker.engine import Engine
+from tests.bench.api import api
 from tests.bench.broker import broker
 from tests.bench.crowd import crowd, memory
 from tests.bench.egress import egress
@@ -61,6 +62,7 @@ CASES: dict[str, Case] = {
     "tasks": tasks,
     "queued": queued,
     "runners": runners,
+    "api": api,
 }
 
 PAGE = Path(__file__).parent / "README.md"

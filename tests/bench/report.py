@@ -23,7 +23,7 @@ IN_README = (
 """What the README shows; of several rows of a name, the first."""
 
 ALL = "bench"
-OWN_TABLES = {"runners": "bench-runners"}
+OWN_TABLES = {"runners": "bench-runners", "api": "bench-api"}
 """Cases that have a table of their own on the page, and what marks it. All others are in one."""
 
 

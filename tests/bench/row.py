@@ -76,3 +76,7 @@ def ratio_at_most(value: float) -> Target:
 
 def ratio_at_least(value: float) -> Target:
     return Target(of="ratio", how=">=", value=value)
+
+
+def ours_below(value: float) -> Target:
+    return Target(of="ours", how="<", value=value)

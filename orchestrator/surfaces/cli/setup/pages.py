@@ -17,6 +17,7 @@ ABOUT = {
     "commands": "the command line, exit codes",
     "settings": "variables and files",
     "mcp": "tools, results, tasks",
+    "api": "the HTTP API: runs, events, decisions",
     "page": "the page in a browser: what waits, runs, changes",
     "gateway": "your MCP servers for agents outside, by rules",
     "connect": "an orchestrator elsewhere, for your directory here",
