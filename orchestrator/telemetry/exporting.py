@@ -34,6 +34,15 @@ SERVICE = "subagent-orchestrator"
 MCP_SDK = "mcp-python-sdk"
 """What the MCP SDK calls itself where it makes spans."""
 
+log = logging.getLogger(__name__)
+
+NO_COLLECTOR = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT={endpoint} is no address of a collector; correct it, such as "
+    "http://127.0.0.1:4318, or unset it"
+)
+
+LOST_SPANS = "the last spans did not get to %s within %g s, and are lost"
+
 NOT_INSTALLED = (
     "OTEL_EXPORTER_OTLP_ENDPOINT is set, and what exports traces is not installed ({missing}); "
     "install subagent-orchestrator[otel], or unset the variable"
@@ -43,7 +52,7 @@ NOT_INSTALLED = (
 @asynccontextmanager
 async def open_tracing(settings: Settings) -> AsyncIterator[Tracing]:
     """Traces of all runs, to the collector of the settings; OperatorError if that cannot be."""
-    check_installed()
+    check_exporter(settings)
     provider = sdk_provider(otlp_exporter(settings))
     # The MCP SDK finds it there: each call of ours is a span of its caller's trace.
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
@@ -52,11 +61,14 @@ async def open_tracing(settings: Settings) -> AsyncIterator[Tracing]:
         yield Tracing(provider.get_tracer(SERVICE, __version__), content=settings.trace_content)
     finally:
         with anyio.CancelScope(shield=True):
-            await flushed(provider, LAST_SPANS_SECONDS)
+            if not await flushed(provider, LAST_SPANS_SECONDS):
+                log.warning(LOST_SPANS, settings.otlp_endpoint, LAST_SPANS_SECONDS)
 
 
-def check_installed() -> None:
-    """OperatorError if the extra is missing, before a server has a client that would hear of it."""
+def check_exporter(settings: Settings) -> None:
+    """OperatorError if nothing can be exported: told before a server has a client that waits."""
+    if not settings.otlp_endpoint.startswith(("http://", "https://")):
+        raise OperatorError(NO_COLLECTOR.format(endpoint=settings.otlp_endpoint))
     try:
         import opentelemetry.exporter.otlp.proto.http.trace_exporter
         import opentelemetry.sdk.trace.export  # noqa: F401 it is there

@@ -6,18 +6,22 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from pydantic import SecretStr
 
+from orchestrator.domain.task import Task
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings, read_settings
+from orchestrator.telemetry import exporting
 from orchestrator.telemetry.exporting import (
-    check_installed,
+    check_exporter,
     flushed,
     otlp_exporter,
     sdk_provider,
@@ -58,10 +62,16 @@ def test_nothing_is_loaded_that_nobody_asked_for(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_without_the_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_installed()
+    settings = settings_for("http://127.0.0.1:4318")
+    check_exporter(settings)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(OperatorError, match=r"install subagent-orchestrator\[otel\], or unset"):
-        check_installed()
+        check_exporter(settings)
+
+
+def test_an_endpoint_that_is_no_address_is_told() -> None:
+    with pytest.raises(OperatorError, match=r"OTLP_ENDPOINT=127\.0\.0\.1:4317 is no address of a"):
+        check_exporter(settings_for("127.0.0.1:4317"))
 
 
 async def test_spans_come_with_the_operators_headers_before_the_process_ends() -> None:
@@ -97,11 +107,26 @@ class Stuck(SpanExporter):
     """An exporter that does not come back until it is let."""
 
     def __init__(self) -> None:
-        self.gate = socket.socketpair()
+        self.gate = threading.Event()
 
     def export(self, spans: Any) -> SpanExportResult:
-        self.gate[0].recv(1)
+        self.gate.wait(PATIENCE)
         return SpanExportResult.SUCCESS
+
+
+async def test_spans_that_are_lost_at_the_end_are_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = Stuck()
+    monkeypatch.setattr(exporting, "otlp_exporter", lambda _: stuck)
+    monkeypatch.setattr(exporting, "LAST_SPANS_SECONDS", 0.05)
+    monkeypatch.setattr(trace, "set_tracer_provider", lambda _: None)  # it can be set once
+    with anyio.fail_after(PATIENCE):
+        async with exporting.open_tracing(settings_for("http://collector:1")) as tracing:
+            tracing.begun(Task(agent="a", prompt="x")).refused("x")
+    (told,) = caplog.messages
+    assert told == "the last spans did not get to http://collector:1 within 0.05 s, and are lost"
+    stuck.gate.set()
 
 
 async def test_the_end_of_a_process_waits_for_the_last_spans_no_longer_than_it_may() -> None:
@@ -110,8 +135,7 @@ async def test_the_end_of_a_process_waits_for_the_last_spans_no_longer_than_it_m
     provider.get_tracer("test").start_span("last").end()
     with anyio.fail_after(PATIENCE):
         assert not await flushed(provider, 0.05)
-    for end in reversed(stuck.gate):
-        end.close()
+    stuck.gate.set()
 
 
 async def test_only_the_environment_says_where_traces_go(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def settings_to_serve(agents_dir: Path | None, **more: object) -> Settings:
         runner_wish(settings)
     if settings.otlp_endpoint:  # the same
         with no_collecting():
-            from orchestrator.telemetry.exporting import check_installed
-        check_installed()
+            from orchestrator.telemetry.exporting import check_exporter
+        check_exporter(settings)
     if settings.log_json:
         log_as_json(settings)
     return settings
