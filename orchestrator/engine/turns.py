@@ -50,6 +50,11 @@ HANDED_ON = (
     "in your working directory as it left it: look at that first, and go on from there.)"
 )
 
+WENT_ROUND = (
+    "{runner} ended the turn by itself, as the agent made the same call again and again; ask for "
+    "less, or in another way"
+)
+
 
 class _Invalid(Exception):
     """An answer that breaks the schema."""
@@ -125,6 +130,9 @@ async def _answered(live: LiveRun, ended: TurnEnded, access: ModelAccess) -> boo
         return True
     if access.bill.out_of_turns and ended.reason != "ok":
         live.fail("max_turns", model_failure("max_turns", "", access.way))
+        return True
+    if ended.reason == "max_turns" and not live.prepared.runner.abilities.counts_turns:
+        live.fail("max_turns", WENT_ROUND.format(runner=plan.way.runner))
         return True
     if ended.interrupted and not live.hurried:
         live.fail("cli_crashed", f"the CLI gave up in the middle of a turn: {ended.text}")

@@ -22,6 +22,8 @@ class ScriptedCli:
     """How it calls a tool of an MCP server."""
     starts_elsewhere: bool = False
     """Its commands do not begin in the workspace."""
+    ends_loops: bool = False
+    """It ends a turn in which the same call is made again and again."""
 
     @property
     def agent(self) -> dict[str, Any]:
@@ -52,6 +54,7 @@ CLIS = {
             "command",
             "mcp_{server}_{tool}",
             starts_elsewhere=True,
+            ends_loops=True,
         ),
         ScriptedCli(
             "opencode",

@@ -284,6 +284,16 @@ async def turns_are_limited(play: Play) -> None:
     assert result.usage.requests == MAX_TURNS
 
 
+async def the_same_call_is_made_again_and_again(play: Play) -> None:
+    steps = [play.cli.command("echo round")] * (MAX_TURNS - 2)
+    result = await play.run([*steps, {"text": "Round."}], "Go round.")
+    if play.cli.ends_loops:
+        assert (result.status, result.reason) == ("failed", "max_turns"), result
+        assert "by itself" in result.message
+    else:
+        assert (result.status, result.result) == ("completed", "Round."), result
+
+
 async def money_is_limited(play: Play) -> None:
     # Not for a million tokens: the CLIs would take the conversation for too long, and shorten it.
     again = play.cli.command("echo once more", repeat=True)
@@ -348,6 +358,7 @@ CELLS: dict[str, Cell] = {
     "soft deadline": a_soft_deadline_rescues_the_answer,
     "hard deadline": a_hard_deadline_ends_the_run,
     "turns": turns_are_limited,
+    "a loop": the_same_call_is_made_again_and_again,
     "budget": money_is_limited,
     **{name: the_model_does(name) for name in ENDINGS},
     "cancel": it_is_cancelled,
