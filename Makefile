@@ -12,10 +12,10 @@ SERVER_BUILD := --tag subagent-orchestrator/server:latest --file images/orchestr
 # Tests start hundreds of Python processes; without __pycache__, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint attacks bench soak openapi image lock clean
+.PHONY: help setup demo test lint attacks bench screenshots soak openapi image lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv, find or start a container engine, build the agent image
 	@.ci/setup
@@ -43,6 +43,9 @@ openapi: setup ## Write the description of the HTTP API that is shipped
 
 bench: setup ## Measure against the plain docker commands one would use instead
 	$(BIN)/python -m tests.bench
+
+screenshots: setup ## Make the pictures of the page in .github/screenshots anew
+	$(BIN)/python -m tests.surfaces.web.screenshots
 
 soak: setup ## Run the long tests: containers killed in every way, garbage, 200 mutants (MUTANTS, SEED)
 	$(BIN)/python -m pytest tests/soak -p no:xdist -q -s

@@ -53,6 +53,17 @@ async def until(page: Page, holds: str, *values: Any) -> None:
             await anyio.sleep(0.02)
 
 
+async def begin_run(page: Page, agent: str, prompt: str, **fields: object) -> str:
+    """A real run, as a script of the page would begin it."""
+    made = await page.evaluate(
+        """async body => (await fetch("/v1/runs", {method: "POST", body: JSON.stringify(body),
+            headers: {"Content-Type": "application/json",
+                      "X-Orchestrator": localStorage["orchestrator.key"]}})).json()""",
+        {"agent": agent, "prompt": prompt, **fields},
+    )
+    return str(made["run_id"])
+
+
 class PageStage:
     """A server of the page, and ways to put runs before it."""
 

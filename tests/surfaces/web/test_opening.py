@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import anyio
 import httpx
@@ -14,6 +15,8 @@ from tests.surfaces.mcp.mcp_stage import COMMAND, PATIENCE
 from tests.surfaces.web.page_stage import PageStage
 
 pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[3]
 
 
 async def test_a_link_opens_the_page_once(on_page: PageStage) -> None:
@@ -116,6 +119,20 @@ async def test_no_text_becomes_html_or_a_script(on_page: PageStage) -> None:
     assert blocked == "img-src"
     assert await page.evaluate("globalThis.ran") is None
     on_page.complaints.clear()  # it says each time what it refuses
+
+
+def test_the_documentation_shows_each_view_in_both_colours_in_few_bytes() -> None:
+    page = (ROOT / "orchestrator/surfaces/web/README.md").read_text()
+    shown = set(re.findall(r"\.\./\.\./\.\./(\.github/screenshots/[^\"]+)", page))
+    made = {str(path.relative_to(ROOT)) for path in (ROOT / ".github/screenshots").iterdir()}
+    assert shown == made
+    views = {name.removesuffix("-light.png") for name in made if name.endswith("-light.png")}
+    assert {f"{view}-dark.png" for view in views} | {f"{view}-light.png" for view in views} == made
+    assert len(views) == 8
+    for name in made:
+        data = (ROOT / name).read_bytes()
+        assert len(data) < 80_000, name
+        assert data[25] == 3, f"{name} has no palette"
 
 
 async def printed(on_page: PageStage, *options: str) -> str:

@@ -9,7 +9,7 @@ from playwright.async_api import expect
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import Usage
 from tests.surfaces.mcp.mcp_stage import PATIENCE
-from tests.surfaces.web.page_stage import PageStage, until
+from tests.surfaces.web.page_stage import PageStage, begin_run, until
 from tests.surfaces.web.test_waiting import settled
 
 pytestmark = pytest.mark.anyio
@@ -159,17 +159,12 @@ async def test_a_real_run_is_approved_seen_to_its_end_and_its_changes_applied(
         workspace="copy",
     )
     page = await on_page.opened()
-    made = await page.evaluate(
-        """async body => (await fetch("/v1/runs", {method: "POST", body: JSON.stringify(body),
-            headers: {"Content-Type": "application/json",
-                      "X-Orchestrator": localStorage["orchestrator.key"]}})).json()""",
-        {"agent": "editor", "prompt": "Change it", "workspace": str(folder)},
-    )
-    on_page.made.append(made["run_id"])
+    run = await begin_run(page, "editor", "Change it", workspace=str(folder))
+    on_page.made.append(run)
     await expect(page.locator(".card pre").first).to_have_text(command, timeout=PATIENCE * 1000)
     await settled(page)
     await page.keyboard.press("a")
-    await on_page.go(page, f"run/{made['run_id']}/changes")
+    await on_page.go(page, f"run/{run}/changes")
     status = page.locator(".bar .status")
     await expect(status).to_have_text("completed", timeout=PATIENCE * 1000)
     await expect(page.locator(".diff .add")).to_contain_text("+after")
@@ -177,5 +172,5 @@ async def test_a_real_run_is_approved_seen_to_its_end_and_its_changes_applied(
     await page.get_by_role("dialog").get_by_role("button", name="Apply").click()
     await expect(page.get_by_text("Changed 1 file.")).to_be_visible()
     assert await anyio.Path(folder / "a.txt").read_text() == "after\n"
-    await on_page.go(page, f"run/{made['run_id']}/plan")
+    await on_page.go(page, f"run/{run}/plan")
     await expect(page.get_by_role("tabpanel")).to_contain_text("through the wire")
