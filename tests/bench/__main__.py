@@ -19,6 +19,7 @@ import anyio
 from orchestrator.containers.docker.engine import Engine
 from tests.bench.api import api
 from tests.bench.broker import broker
+from tests.bench.connect import connect
 from tests.bench.crowd import crowd, memory
 from tests.bench.egress import egress
 from tests.bench.latency import latency, rate
@@ -63,6 +64,7 @@ CASES: dict[str, Case] = {
     "queued": queued,
     "runners": runners,
     "api": api,
+    "connect": connect,
 }
 
 PAGE = Path(__file__).parent / "README.md"

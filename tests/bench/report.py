@@ -23,7 +23,8 @@ IN_README = (
 """What the README shows; of several rows of a name, the first."""
 
 ALL = "bench"
-OWN_TABLES = {"runners": "bench-runners", "api": "bench-api"}
+
+OWN_TABLES = {"runners": "bench-runners", "api": "bench-api", "connect": "bench-connect"}
 """Cases that have a table of their own on the page, and what marks it. All others are in one."""
 
 
