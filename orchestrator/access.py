@@ -89,14 +89,19 @@ def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
     """The template, made smaller: fewer tools, fewer steps, never more. RunRefused otherwise."""
     if not wish.tools:
         raise RunRefused("tools is empty: name the tools that the agent needs")
-    allowed = (*template.permissions.allow, *_whole_servers(template))
+    allowed = tools_given(template)
     refused = [tool for tool in wish.tools if not any(_covers(rule, tool) for rule in allowed)]
     if refused:
         raise RunRefused(
             f"{', '.join(refused)}: not among the tools that may be given ({', '.join(allowed)}), "
             f"as the agent {template.name!r} has them"
         )
-    model = template.model if "model" in template.model_fields_set else CHEAP_MODEL
+    models = models_given(template)
+    if wish.model and wish.model not in models:
+        raise RunRefused(
+            f"{wish.model!r} is not among the models that may be given ({', '.join(models)}), as "
+            f"the agent {template.name!r} has them"
+        )
     # A server of which no tool is named would be allowed as a whole.
     servers = [s for s in template.mcp_servers if _names_server(wish.tools, _server_rule(s.name))]
     return template.model_copy(
@@ -106,7 +111,7 @@ def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
             "mcp_servers": tuple(servers),
             "server_uses": tuple(_narrowed_uses(template, wish.tools)),
             "max_turns": min(wish.max_steps, template.max_turns),
-            "model": model,
+            "model": wish.model or models[0],
             "approval": _approval(template, wish),
             "memory": "none",
             "warm": 0,
@@ -114,6 +119,17 @@ def narrowed(template: AgentSpec, wish: Wish) -> AgentSpec:
             "output_format": "text",
         }
     )
+
+
+def models_given(template: AgentSpec) -> tuple[str, ...]:
+    """Models that an agent made of a template can have; the first is the usual one."""
+    usual = template.model if "model" in template.model_fields_set else CHEAP_MODEL
+    return tuple(dict.fromkeys((usual, *template.models.values())))
+
+
+def tools_given(template: AgentSpec) -> tuple[str, ...]:
+    """Rules for all the tools that an agent made of a template can have."""
+    return tuple(dict.fromkeys((*template.permissions.allow, *_whole_servers(template))))
 
 
 def _approval(template: AgentSpec, wish: Wish) -> dict[str, Verdict]:
@@ -138,6 +154,7 @@ def _approval(template: AgentSpec, wish: Wish) -> dict[str, Verdict]:
         rule
         for rule in wish.tools
         if _tool(rule) not in READING_TOOLS
+        and _tool(rule) not in wish.unasked
         and "auto" not in (said.get(rule), said.get(_tool(rule)))
     ]
     return {**dict.fromkeys(asked, "ask"), **kept}

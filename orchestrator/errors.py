@@ -47,6 +47,7 @@ OrchestratorError
     ├── CopyRefused        a directory that cannot be copied: too large, or not there
     ├── ApplyRefused       changes that do not fit the directory any more
     ├── NameTaken          another run is using the container of that session
+    ├── ThreadRefused      what was asked of a line of runs does not fit the run that it is at
     ├── AskedBefore        the same request was made under its key, and has its run
     └── KeyReused          another request was made under the same key
 
@@ -248,6 +249,10 @@ class RunNotFound(CallerError):
 
 class RunRefused(CallerError):
     code = "run_refused"
+
+
+class ThreadRefused(CallerError):
+    code = "session_already_running"
 
 
 class SessionRefused(CallerError):

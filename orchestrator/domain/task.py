@@ -33,6 +33,10 @@ class Wish(Frozen):
     max_steps: Annotated[int, Field(ge=1, le=1000)] = 30
     sandboxed: bool = True
     """False: what changes something waits for the caller's word."""
+    unasked: tuple[str, ...] = ()
+    """Tools that need not wait all the same, if the agent's own rules do not have them wait."""
+    model: str = ""
+    """Which of the models that the agent may have; the first of them if empty."""
 
 
 class Once(Frozen):
@@ -78,6 +82,8 @@ class Task(Frozen):
     wish: Wish | None = None
     """The agent is the one that is named, made as small as this says."""
     once: Once | None = None
+    thread: str = ""
+    """The line of runs, one at a time, that a client has begun for this one and others."""
     run_id: str = Field(default_factory=new_run_id)
 
     @property

@@ -22,6 +22,7 @@ class _Family(Frozen):
     wire_formats: tuple[WireFormat, ...]
     runner: str
     """Its maker's own CLI, which is taken if nothing else is said."""
+    maker: str
 
 
 _ALIAS = r"(sonnet|opus|haiku|fable|best|default|opusplan)(\[.*)?$"
@@ -32,13 +33,15 @@ _MAKERS = (
         names=rf"claude-|{_ALIAS}",
         wire_formats=("anthropic",),
         runner="claude",
+        maker="anthropic",
     ),
     _Family(
         names=r"gpt-|chatgpt-|codex-|o[0-9]",
         wire_formats=("responses", "chat"),
         runner="codex",
+        maker="openai",
     ),
-    _Family(names="gemini-", wire_formats=("gemini",), runner="gemini"),
+    _Family(names="gemini-", wire_formats=("gemini",), runner="gemini", maker="google"),
 )
 
 
@@ -102,6 +105,12 @@ def choose(
 def ways_of(agent: AgentSpec, runners: Mapping[str, Runner]) -> Choice:
     """What an agent could run on by itself, whatever the operator says and lacks."""
     return choose(agent, runners, lambda _: "")
+
+
+def maker_of(model: str) -> str:
+    """Who makes a model, as far as its name tells; "" if it does not."""
+    family = _family(model)
+    return "" if family is None else family.maker
 
 
 def _wanted(agent: AgentSpec, wish: RunnerWish) -> Iterator[str]:

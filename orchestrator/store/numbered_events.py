@@ -123,6 +123,26 @@ class NumberedEvents:
         )
         return list(map(KeptEvent, rows))
 
+    async def of_thread(self, thread_id: str, after: int, limit: int, upto: int) -> list[KeptEvent]:
+        """The first events after a number, of the runs of one line of runs."""
+        rows = await self._select(
+            f"{_NUMBERED} WHERE run_id IN (SELECT run_id FROM runs WHERE "  # noqa: S608 our own text
+            "json_extract(task, '$.thread') = ? AND json_extract(task, '$.thread') != '') "
+            "AND number > ? AND number <= ? ORDER BY number LIMIT ?",
+            thread_id,
+            after,
+            upto,
+            limit,
+        )
+        return list(map(KeptEvent, rows))
+
+    async def first_of_run(self, run_id: str) -> int:
+        """The number of a run's first event; 0 if there is none."""
+        rows = await self._select(
+            "SELECT number FROM events WHERE run_id = ? ORDER BY seq LIMIT 1", run_id
+        )
+        return int(rows[0]["number"]) if rows else 0
+
     async def last_of_run(self, run_id: str) -> int:
         """The number of a run's last event; 0 if there is none."""
         rows = await self._select(

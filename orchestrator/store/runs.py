@@ -21,6 +21,7 @@ from orchestrator.store.outside_calls import OutsideCalls
 from orchestrator.store.reports import Reports
 from orchestrator.store.request_keys import RequestKeys, claim
 from orchestrator.store.schema import RUN_TABLES
+from orchestrator.store.threads import Threads, check_thread
 
 ROW_BYTES = 100
 """Roughly what a row takes on the disk besides its texts."""
@@ -43,6 +44,8 @@ class RunRecord(Frozen):
     context: str = ""
     wish: Wish | None = None
     """What the caller had made of the agent, if it had."""
+    thread: str = ""
+    """The line of runs that it is of, if it is of one."""
     parent_run_id: str = ""
     depth: int = 0
     """How many agents stand between it and the caller from outside."""
@@ -96,6 +99,7 @@ class Store:
         self.outside_calls = OutsideCalls(self.database)
         self.reports = Reports(self.database)
         self.request_keys = RequestKeys(self.database)
+        self.threads = Threads(self.database)
         self.numbered_events = NumberedEvents(path)
         self._owner = owner
         self._told: Callable[[], None] = lambda: None
@@ -131,6 +135,7 @@ class Store:
 
         def write(db: sqlite3.Connection) -> None:
             claim(db, task)
+            check_thread(db, task)
             db.execute(INSERT_DECISION, decision_values(let))
             db.execute(_INSERT_RUN, row)
 
@@ -346,6 +351,16 @@ class Store:
         )
         return tuple(map(_record, rows))
 
+    async def of_thread(self, thread_id: str, *, newest: bool = False) -> tuple[RunRecord, ...]:
+        """The runs of a line of runs, the oldest first, with their results; or the newest alone."""
+        order = "DESC LIMIT 1" if newest else "ASC"
+        rows = await self.database.select(
+            f"{_RUNS} WHERE json_extract(task, '$.thread') = ? AND "
+            f"json_extract(task, '$.thread') != '' ORDER BY created {order}",
+            thread_id,
+        )
+        return tuple(map(_record, rows))
+
     async def descendants(self, run_id: str) -> tuple[str, ...]:
         """Runs that have not ended, of agents that work for this one, however far down."""
         marks = ", ".join("?" * len(FINAL))
@@ -521,6 +536,7 @@ _RUN_COLUMNS = (
     "json_extract(task, '$.wish') AS wish, "
     "coalesce(json_extract(task, '$.parent_run_id'), '') AS parent_run_id, "
     "coalesce(json_extract(task, '$.session'), '') AS session, "
+    "coalesce(json_extract(task, '$.thread'), '') AS thread, "
     "coalesce(substr(json_extract(task, '$.traceparent'), 4, 32), '') AS trace_id, "
     "json_extract(task, '$.workspace') AS workspace"
 )

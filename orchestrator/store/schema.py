@@ -174,6 +174,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             expires REAL NOT NULL) WITHOUT ROWID
         """,
     ),
+    # 9. Lines of runs that clients begin, one run at a time (decisions/0098).
+    (
+        """
+        CREATE TABLE threads (
+            thread_id TEXT PRIMARY KEY, project TEXT NOT NULL, caller TEXT NOT NULL,
+            parent TEXT NOT NULL, title TEXT NOT NULL, cwd TEXT NOT NULL, model TEXT NOT NULL,
+            created REAL NOT NULL, updated REAL NOT NULL) WITHOUT ROWID
+        """,
+        "CREATE INDEX threads_by_caller ON threads (project, caller, created)",
+        """
+        CREATE INDEX runs_by_thread ON runs (json_extract(task, '$.thread'), created)
+        WHERE json_extract(task, '$.thread') != ''
+        """,
+    ),
 )
 """Statements, each entry in its order; not a script, which would commit before it begins."""
 

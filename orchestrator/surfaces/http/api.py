@@ -44,6 +44,7 @@ from orchestrator.surfaces.http.routes import (
     talk,
     workspaces,
 )
+from orchestrator.surfaces.http.sessions_facade.session_routes import SESSION_ENDPOINTS
 
 if TYPE_CHECKING:
     from orchestrator.engine.service import Service
@@ -66,6 +67,7 @@ API_ENDPOINTS: tuple[Endpoint, ...] = (
     *records.RECORD_ENDPOINTS,
     *workspaces.WORKSPACE_ENDPOINTS,
     *machine.MACHINE_ENDPOINTS,
+    *SESSION_ENDPOINTS,
 )
 
 OPENAPI_PATH = "/v1/openapi.json"

@@ -30,6 +30,7 @@ from orchestrator.errors import (
     RunRefused,
     ServerNotFound,
     SessionRefused,
+    ThreadRefused,
 )
 
 PROBLEM_TYPE = "application/problem+json"
@@ -46,6 +47,7 @@ STATUSES: tuple[tuple[type[OrchestratorError], int], ...] = (
     (SessionRefused, 409),
     (ApplyRefused, 409),
     (NameTaken, 409),
+    (ThreadRefused, 409),
     (AskedBefore, 409),
     (KeyReused, 409),
     (MountRefused, 422),

@@ -155,7 +155,7 @@ def waiting_call(approval: Approval, kin: Kinship, *, person: bool) -> InboxItem
         deadline=approval.deadline or None,
         call_id=approval.call_id,
         tool=approval.tool,
-        input=_json(approval.input),
+        input=json_value(approval.input),
         approval_by=approval.approval_by,
         may_decide=person or approval.approval_by == "parent",
     )
@@ -168,7 +168,7 @@ def _question(question: Question) -> AskedQuestion:
 
 def _pending(approval: Approval) -> PendingCall:
     said = approval.model_dump(include=set(PendingCall.model_fields))
-    more = {"deadline": approval.deadline or None, "input": _json(approval.input)}
+    more = {"deadline": approval.deadline or None, "input": json_value(approval.input)}
     return PendingCall(**said | more)
 
 
@@ -188,7 +188,7 @@ def _spent(spent: Sequence[Spending]) -> dict[str, Any]:
     }
 
 
-def _json(value: object) -> Any:
+def json_value(value: object) -> Any:
     """A value that JSON can hold: what came from a container may have numbers that are none."""
     return json.loads(json.dumps(value), parse_constant=str)
 

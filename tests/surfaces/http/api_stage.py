@@ -93,7 +93,9 @@ class Reader:
 class ApiStage:
     """A server, and clients of it."""
 
-    def __init__(self, folder: Path, tokens: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, tokens: dict[str, str] | None = None, template: str = ""
+    ) -> None:
         self.folder = folder
         self.agents = folder / "project" / "agents"
         self.agents.mkdir(parents=True, exist_ok=True)
@@ -103,6 +105,8 @@ class ApiStage:
             "ORCHESTRATOR_STATE_DIR": str(folder / "state"),
             "HOME": str(folder),
         }
+        if template:
+            env["ORCHESTRATOR_DYNAMIC_TEMPLATE"] = template
         if told:
             pairs = ",".join(f"{caller}={token}" for caller, token in told.items())
             env["ORCHESTRATOR_HTTP_TOKENS"] = pairs
@@ -187,9 +191,9 @@ class ApiStage:
 
 @asynccontextmanager
 async def on_api_stage(
-    folder: Path, tokens: dict[str, str] | None = None
+    folder: Path, tokens: dict[str, str] | None = None, template: str = ""
 ) -> AsyncIterator[ApiStage]:
-    stage = ApiStage(folder, tokens)
+    stage = ApiStage(folder, tokens, template)
 
     async def at_once() -> None:
         pass

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from orchestrator.domain.task import Task
+from orchestrator.store.threads import Thread
 from orchestrator.surfaces.http.api import API_ENDPOINTS
 from tests.surfaces.http.api_stage import PATIENCE, ApiStage, on_api_stage
 
@@ -25,6 +26,16 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/runs/{run_id}/questions/{message_id}": {"answer": "yes"},
     "/v1/runs/{run_id}/approvals": {"decisions": {"c1": {"action": "approve"}}},
     "/v1/login": {"code": "guessed"},
+    "/v1/sessions": {"title": "x"},
+    "/v1/sessions/{session_id}": {"title": "x"},
+    "/v1/sessions/{session_id}/messages": {
+        "message": {"role": "user", "content": "hear me"},
+        "type": "steering",
+    },
+    "/v1/sessions/{session_id}/tools/decisions": {"decisions": {"c1": {"action": "accept"}}},
+    "/v1/sessions/{session_id}/tools/resolve": {"decisions": {"c1": {"action": "accept"}}},
+    "/v1/sessions/{session_id}/tools/{tool_call_id}/decision": {"action": "accept"},
+    "/v1/sessions/{session_id}/model": {"model": "haiku"},
 }
 
 OPEN_TO_ALL = {"/v1/health", "/v1/login"}
@@ -137,7 +148,16 @@ async def test_a_caller_never_sees_or_touches_anothers_on_any_route(stage: ApiSt
             "/v1/workspaces", content=b"\0" * 10240, headers={"Content-Type": "application/x-tar"}
         )
         assert tar.status_code == 201, tar.text
+        project = stage.service.project
+        mine = Thread(thread_id="", project=project, caller="main", title=MARK, cwd=f"/{MARK}")
+        thread = await stage.store.threads.add(mine)
+        await stage.store.database.write(
+            "UPDATE runs SET task = json_set(task, '$.thread', ?) WHERE run_id = ?",
+            *(thread.thread_id, run_id),
+        )
         known = {
+            "session_id": thread.thread_id,
+            "tool_call_id": "c1",
             "run_id": run_id,
             "message_id": message_id,
             "name": "for-main",
@@ -150,6 +170,7 @@ async def test_a_caller_never_sees_or_touches_anothers_on_any_route(stage: ApiSt
             {"run": run_id},
             {"caller": "main"},
             {"agent": "for-main"},
+            {"search": MARK},
         ]
         before = (await main.get(f"/v1/runs/{run_id}")).json()
         for each in API_ENDPOINTS:
@@ -158,6 +179,8 @@ async def test_a_caller_never_sees_or_touches_anothers_on_any_route(stage: ApiSt
                 path = path.replace("for-main", MARK)
             named = "{" in each.path
             body = BODIES.get(each.path)
+            if each.body is not None and "run_id" in each.body.model_fields:
+                body = {**(body or {}), "run_id": run_id}
             for query in queries:
                 params = {k: v for k, v in query.items() if k in each.query.model_fields}
                 answer = await other.request(each.method, path, params=params, json=body)

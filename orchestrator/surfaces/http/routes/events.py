@@ -54,8 +54,8 @@ async def of_run(call: ApiCall) -> ApiReply | Response:
     await call.check_seen(call.run_id)
     query: RunEventQuery = call.query
     feed, run_id = call.parts.feed, call.run_id
-    after = _cursor(call, query)
-    if not _wants_stream(call):
+    after = cursor_of(call, query)
+    if not wants_stream(call):
         newest = await feed.line.newest()
         ended = await _has_ended(call)
         found = await feed.line.of_run(run_id, after or 0, query.limit + 1, kinds=query.kind)
@@ -68,8 +68,8 @@ async def of_run(call: ApiCall) -> ApiReply | Response:
 async def of_all(call: ApiCall) -> ApiReply | Response:
     query: EventQuery = call.query
     feed, asker = call.parts.feed, call.asker
-    begin = _cursor(call, query)
-    if _wants_stream(call):
+    begin = cursor_of(call, query)
+    if wants_stream(call):
         return EventFrames(call, Follower(caller=asker.sees_as), begin)
     newest = await feed.line.newest()
     found: list[KeptEvent] = []
@@ -144,15 +144,16 @@ class EventFrames(Response):
     async def _frames(self) -> AsyncIterator[bytes]:
         feed, follower = self._feed, self._follower
         newest = await feed.line.newest()
-        yield RETRY_FRAME + _control("hello", {"newest_event_id": newest})
+        yield RETRY_FRAME + control_frame("hello", {"newest_event_id": newest})
         if self._after is None:
-            self._after = newest
+            self._after = await self._beginning(newest)
         elif gap := await self._gap(newest):
-            yield _control("gap_detected", gap)
+            yield control_frame("gap_detected", gap)
             if self._after > newest:
                 self._after = 0 if follower.run_id else newest
         async for page in self._before():
-            yield b"".join(event.frame for event in page)
+            if told := await self._told(page):
+                yield told
             if follower.run_id and page[-1].kind == "ended":
                 yield _end(page[-1])
                 return
@@ -165,7 +166,8 @@ class EventFrames(Response):
                 yield COMMENT
             elif page:
                 self._after = page[-1].number
-                yield b"".join(event.frame for event in page)
+                if told := await self._told(page):
+                    yield told
                 if follower.run_id and page[-1].kind == "ended":
                     yield _end(page[-1])
                     return
@@ -174,7 +176,7 @@ class EventFrames(Response):
             yield event.frame
         record = await self._store.run(follower.run_id)
         status = REMOVED if record is None else record.status
-        yield _control("end", {"run_id": follower.run_id, "status": status})
+        yield control_frame("end", {"run_id": follower.run_id, "status": status})
 
     async def _before(self) -> AsyncIterator[Sequence[KeptEvent]]:
         """What came before this moment. The follower joins first, and again if it read for so long
@@ -185,12 +187,7 @@ class EventFrames(Response):
             upto = await feed.join(follower)
             after = self._after or 0
             while after < upto:
-                if follower.run_id:
-                    page = await feed.line.of_run(follower.run_id, after, FEED_PAGE, upto)
-                    seen: Sequence[KeptEvent] = page
-                else:
-                    page = await feed.line.of_project(feed.project, after, FEED_PAGE, upto)
-                    seen = await _seen(feed, page, follower.caller)
+                page, seen = await self._read(after, upto)
                 if not page:
                     break
                 self._after = after = page[-1].number
@@ -199,6 +196,25 @@ class EventFrames(Response):
             self._after = max(after, upto)
             if not follower.missed:
                 return
+
+    # What streams of other shapes have otherwise
+
+    async def _beginning(self, newest: int) -> int:
+        """After which event a stream begins that nobody has read before."""
+        return newest
+
+    async def _read(self, after: int, upto: int) -> tuple[Sequence[KeptEvent], Sequence[KeptEvent]]:
+        """The next events that came before this moment, and those of them that are sent."""
+        feed, follower = self._feed, self._follower
+        if follower.run_id:
+            page = await feed.line.of_run(follower.run_id, after, FEED_PAGE, upto)
+            return page, page
+        page = await feed.line.of_project(feed.project, after, FEED_PAGE, upto)
+        return page, await _seen(feed, page, follower.caller)
+
+    async def _told(self, page: Sequence[KeptEvent]) -> bytes:
+        """Events as frames."""
+        return b"".join(event.frame for event in page)
 
     async def _gap(self, newest: int) -> dict[str, object] | None:
         """What to say if events after the cursor were removed, or the cursor is not of this store;
@@ -239,22 +255,22 @@ async def _has_ended(call: ApiCall) -> bool:
     return record is None or record.status in FINAL
 
 
-def _control(name: str, said: dict[str, object]) -> bytes:
+def control_frame(name: str, said: dict[str, object]) -> bytes:
     """A frame without an id: it moves no cursor."""
     return f"event: {name}\ndata: {json.dumps(said)}\n\n".encode()
 
 
 def _end(event: KeptEvent) -> bytes:
     status = json.loads(event.data).get("status", "")
-    return _control("end", {"run_id": event.run_id, "status": status})
+    return control_frame("end", {"run_id": event.run_id, "status": status})
 
 
-def _wants_stream(call: ApiCall) -> bool:
+def wants_stream(call: ApiCall) -> bool:
     accepted = call.request.headers.get("accept", "")
     return STREAM_TYPE in accepted and call.request.method == "GET"
 
 
-def _cursor(call: ApiCall, query: EventQuery) -> int | None:
+def cursor_of(call: ApiCall, query: EventQuery) -> int | None:
     """Where a stream goes on: the header is what a browser comes again with."""
     header = call.request.headers.get("last-event-id")
     if header is None:

@@ -65,13 +65,13 @@ async def begin(call: ApiCall) -> ApiReply:
     task = task.model_copy(update={"timeout_seconds": seconds, "once": once})
     await service.check_known(task)
     try:
-        run_id = await _started(call, task)
+        run_id = await started(call, task)
     except AskedBefore as exc:
         return await _shown(call, exc.run_id, replayed=True)
     return await _shown(call, run_id)
 
 
-async def _started(call: ApiCall, task: Task) -> str:
+async def started(call: ApiCall, task: Task) -> str:
     """Begin a run; one that takes longer to begin than a client waits goes on by itself: cancelled
     in between, it might be in the store with no process to run it.
     """
