@@ -42,12 +42,12 @@ OrchestratorError
     │   └── ToolTimeout         the tool has not answered in time
     ├── RunNotFound        there is no run of that id
     ├── RunRefused         what was asked of a run does not fit what it is doing
+    ├── ThreadRefused      what was asked of a line of runs does not fit the run that it is at
     ├── SessionRefused     a session of an agent that has none, or one that is not there
     ├── MountRefused       a directory that no container may see
     ├── CopyRefused        a directory that cannot be copied: too large, or not there
     ├── ApplyRefused       changes that do not fit the directory any more
     ├── NameTaken          another run is using the container of that session
-    ├── ThreadRefused      what was asked of a line of runs does not fit the run that it is at
     ├── AskedBefore        the same request was made under its key, and has its run
     └── KeyReused          another request was made under the same key
 

@@ -51,6 +51,7 @@ CODES = {
     "ToolTimeout": ("TIMEOUT", 5),
     "RunNotFound": ("run_not_found", 5),
     "RunRefused": ("run_refused", 5),
+    "ThreadRefused": ("session_already_running", 5),
     "SessionRefused": ("session_refused", 5),
     "MountRefused": ("mount_refused", 5),
     "CopyRefused": ("copy_refused", 5),

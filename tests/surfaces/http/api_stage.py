@@ -202,11 +202,21 @@ async def on_api_stage(
         stage.strangers.append((where, why))
 
     behind = Behind(stage.settings, stage.service, stage.tasks, at_once, note_stranger)
+    try:
+        async with stage.tasks, serving_api(behind) as (stage.api, stage.url):
+            yield stage
+    finally:
+        stage.store.close()
+
+
+@asynccontextmanager
+async def serving_api(behind: Behind) -> AsyncIterator[tuple[Api, str]]:
+    """The API on a port of the loopback, and its address."""
     with bound("127.0.0.1", 0) as listener:
-        stage.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        stage.api = Api(behind, allowed_hosts(stage.settings, stage.url))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        api = Api(behind, allowed_hosts(behind.settings, url))
         config = uvicorn.Config(
-            stage.api, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
+            api, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
         )
         web = uvicorn.Server(config)
         web.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # as the real one
@@ -216,18 +226,15 @@ async def on_api_stage(
             await web.serve([listener])
             over.set()
 
-        try:
-            async with stage.tasks, anyio.create_task_group() as group:
-                group.start_soon(stage.api.serve_events)
-                group.start_soon(serve)
-                with anyio.fail_after(PATIENCE):
-                    while not web.started:
-                        await anyio.sleep(0.005)
-                yield stage
-                stage.api.leave()
-                web.should_exit = True
-                with anyio.fail_after(PATIENCE):  # or the loop goes on watching its socket's number
-                    await over.wait()
-                group.cancel_scope.cancel()
-        finally:
-            stage.store.close()
+        async with anyio.create_task_group() as group:
+            group.start_soon(api.serve_events)
+            group.start_soon(serve)
+            with anyio.fail_after(PATIENCE):
+                while not web.started:
+                    await anyio.sleep(0.005)
+            yield api, url
+            api.leave()
+            web.should_exit = True
+            with anyio.fail_after(PATIENCE):  # or the loop goes on watching its socket's number
+                await over.wait()
+            group.cancel_scope.cancel()

@@ -124,8 +124,7 @@ async def test_create_run_propose_decide_steer_follow_up_cancel(stage: ApiStage)
             assert (await events.until("RunCompleted"))["stop_reason"] == "cancelled"
         assert await client.state(session) == "idle"
         history = await client.call("GET", f"sessions/{session}/messages")
-        said = [(each["role"], each["content"]) for each in history["messages"]]
-        assert said == [
+        assert [(each["role"], each["content"]) for each in history["messages"]] == [
             ("user", "Look."),
             ("user", "Be brief."),
             ("assistant", "It is there."),

@@ -11,22 +11,22 @@ from orchestrator.domain import Frozen
 from orchestrator.domain.agent import Rule
 from orchestrator.surfaces.http.bodies import MAX_NUMBER, MAX_PAGE, EventQuery
 
-TITLE_CHARS = 1000
+SESSION_TITLE_CHARS = 1000
 SESSION_ID_CHARS = 200
-RUN_ID_CHARS = 100
-MAX_TURNS_ASKED = 256
+RUN_UUID_CHARS = 100
+MOST_STEPS = 256
 SYSTEM_PROMPT_CHARS = 32 * 1024
 CONTEXT_PARTS = 32
 CONTEXT_NAME_CHARS = 256
-CONTEXT_CHARS = 50_000
-MAX_DECISIONS = 1000
+CONTEXT_PART_CHARS = 50_000
+DECISIONS_AT_ONCE = 1000
 MAX_NAMED_TOOLS = 500
-MODEL_CHARS = 200
-MAX_MESSAGE_PARTS = 1000
+MODEL_NAME_CHARS = 200
+PARTS_OF_A_MESSAGE = 1000
 
-RunUuid = Annotated[str, Field(min_length=1, max_length=RUN_ID_CHARS)]
+RunUuid = Annotated[str, Field(min_length=1, max_length=RUN_UUID_CHARS)]
 
-ToolNames = Annotated[tuple[str, ...], Field(max_length=MAX_NAMED_TOOLS)]
+NamedTools = Annotated[tuple[str, ...], Field(max_length=MAX_NAMED_TOOLS)]
 
 RunState = Literal["idle", "starting", "running", "failed"]
 
@@ -50,7 +50,7 @@ class ClientMessage(Loose):
     """What a client says."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str | Annotated[tuple[MessagePart, ...], Field(max_length=MAX_MESSAGE_PARTS)]
+    content: str | Annotated[tuple[MessagePart, ...], Field(max_length=PARTS_OF_A_MESSAGE)]
 
     @property
     def text(self) -> str:
@@ -63,15 +63,15 @@ class ContextPart(Frozen):
     """Something that the agent should know besides."""
 
     name: str = Field(min_length=1, max_length=CONTEXT_NAME_CHARS)
-    content: str = Field(min_length=1, max_length=CONTEXT_CHARS)
+    content: str = Field(min_length=1, max_length=CONTEXT_PART_CHARS)
     priority: str | None = Field(None, max_length=CONTEXT_NAME_CHARS, description="Not heeded")
 
 
 class RunOverrides(Frozen):
     """For one run; each makes it smaller, or is refused."""
 
-    model: str | None = Field(None, max_length=MODEL_CHARS)
-    auto_approve: Literal["all", "none"] | ToolNames | None = Field(
+    model: str | None = Field(None, max_length=MODEL_NAME_CHARS)
+    auto_approve: Literal["all", "none"] | NamedTools | None = Field(
         None, description="Tools that need not wait, unless the agent has them wait"
     )
     system_prompt: str | None = Field(
@@ -79,13 +79,13 @@ class RunOverrides(Frozen):
         max_length=SYSTEM_PROMPT_CHARS,
         description="Told to the agent as context: its own prompt stays",
     )
-    max_turns: int | None = Field(None, ge=1, le=MAX_TURNS_ASKED)
+    max_turns: int | None = Field(None, ge=1, le=MOST_STEPS)
 
 
 class NewSession(Frozen):
     """A session to be created."""
 
-    title: str = Field(max_length=TITLE_CHARS)
+    title: str = Field(max_length=SESSION_TITLE_CHARS)
     cwd: str | None = Field(
         None, max_length=4096, description="A directory to work on: absolute, or an upload's id"
     )
@@ -95,7 +95,7 @@ class NewSession(Frozen):
 class SessionChange(Frozen):
     """What is to be another one."""
 
-    title: str | None = Field(None, max_length=TITLE_CHARS)
+    title: str | None = Field(None, max_length=SESSION_TITLE_CHARS)
     visibility: Literal["PRIVATE"] | None = Field(None, description="There is no other")
 
 
@@ -105,13 +105,13 @@ class SessionMessage(Frozen):
     message: ClientMessage
     type: Literal["message", "steering", "follow_up"] = "message"
     run_id: RunUuid | None = Field(None, description="Needed for steering and follow_up")
-    model: str | None = Field(None, max_length=MODEL_CHARS)
+    model: str | None = Field(None, max_length=MODEL_NAME_CHARS)
     sandbox: bool | None = Field(None, description="Every run has a container, whatever it says")
     context: Annotated[tuple[ContextPart, ...], Field(max_length=CONTEXT_PARTS)] | None = None
     allowed_tools: (
         Annotated[tuple[Rule, ...], Field(min_length=1, max_length=MAX_NAMED_TOOLS)] | None
     ) = Field(None, description="Of the agent's tools; all of them unless given")
-    max_steps: int | None = Field(None, ge=1, le=MAX_TURNS_ASKED)
+    max_steps: int | None = Field(None, ge=1, le=MOST_STEPS)
     auto_approve: bool | None = Field(
         None, description="true: only what the agent itself has wait waits"
     )
@@ -123,7 +123,7 @@ class SessionsQuery(Frozen):
 
     limit: int = Field(50, ge=1, le=MAX_PAGE)
     offset: int = Field(0, ge=0, le=MAX_NUMBER)
-    search: str = Field("", max_length=TITLE_CHARS, description="A part of the title")
+    search: str = Field("", max_length=SESSION_TITLE_CHARS, description="A part of the title")
     status: str = Field("", max_length=20, description="ACTIVE; of others there are none")
     parent_session_id: str = Field("", max_length=SESSION_ID_CHARS)
 
@@ -231,7 +231,7 @@ class ManyDecisions(Frozen):
     """Decisions by the ids of tool calls."""
 
     run_id: RunUuid
-    decisions: dict[str, DecisionWish] = Field(min_length=1, max_length=MAX_DECISIONS)
+    decisions: dict[str, DecisionWish] = Field(min_length=1, max_length=DECISIONS_AT_ONCE)
 
 
 class AcceptedBody(Frozen):
@@ -258,7 +258,7 @@ class ModelWish(Frozen):
     """Another model, from the next run of the session on."""
 
     run_id: RunUuid
-    model: str = Field(max_length=MODEL_CHARS)
+    model: str = Field(max_length=MODEL_NAME_CHARS)
 
 
 class ModelAccepted(Frozen):

@@ -22,14 +22,14 @@ Told = tuple[str, dict[str, Any]]
 QUESTION_TOOL = "ask_parent"
 """What a question of an agent is called among tool calls: the answer is its custom_result."""
 
-AT_WORK = frozenset(("saying", "text", "tool_call", "approval_asked", "asked", "model_request"))
+OF_A_TURN = frozenset(("saying", "text", "tool_call", "approval_asked", "asked", "model_request"))
 """Kinds that belong to a turn."""
 
-STOP_REASONS = {"completed": "completed", "cancelled": "cancelled"}
+STOPS = {"completed": "completed", "cancelled": "cancelled"}
 """By the status of a run that has not failed."""
 
-_USAGE = ("input_tokens", "cache_read_tokens", "cache_write_tokens")
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+_PROMPT_TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens")
+_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 @dataclass
@@ -50,7 +50,7 @@ class RunTelling:
         """What there is to tell of the run's next event."""
         data: dict[str, Any] = json.loads(event.data)
         told: list[Told] = [("RunStarted", {})] if event.seq == 1 else []
-        if event.kind in AT_WORK:
+        if event.kind in OF_A_TURN:
             told += self._in_turn()
         telling = getattr(self, f"_on_{event.kind}", None)
         return told + (telling(event.text, data) if telling else [])
@@ -114,7 +114,7 @@ class RunTelling:
         return [("ToolRejected", {**done, "reason": text})]
 
     def _on_model_request(self, _: str, data: dict[str, Any]) -> list[Told]:
-        asked = sum(int(data.get(name) or 0) for name in _USAGE)
+        asked = sum(int(data.get(name) or 0) for name in _PROMPT_TOKENS)
         answered = int(data.get("output_tokens") or 0)
         self._prompt_tokens += asked
         self._answer_tokens += answered
@@ -126,7 +126,7 @@ class RunTelling:
 
     def _on_ended(self, text: str, data: dict[str, Any]) -> list[Told]:
         status, reason = str(data.get("status")), str(data.get("reason"))
-        stop = "max_turns" if reason == "max_turns" else STOP_REASONS.get(status)
+        stop = "max_turns" if reason == "max_turns" else STOPS.get(status)
         finish = {"completed": "stop", "cancelled": "cancelled", "max_turns": "stop"}
         told = [self._turn_ends(finish.get(stop or "", "error"))] if self._open else []
         if stop is None:
@@ -152,7 +152,7 @@ def event_frames(session_id: str, event: KeptEvent, told: list[Told]) -> bytes:
         }
         head = f"id: {event.number}\n" if place == len(told) else ""
         line = json.dumps(_finite(body))
-        frames.append(f"{head}event: {_WORD.sub('_', name).lower()}\ndata: {line}\n\n")
+        frames.append(f"{head}event: {_CAPITAL.sub('_', name).lower()}\ndata: {line}\n\n")
     return "".join(frames).encode()
 
 
