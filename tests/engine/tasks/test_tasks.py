@@ -56,6 +56,7 @@ async def test_a_task_goes_on_while_its_caller_does_something_else_and_is_not_th
 ) -> None:
     async with Tasks(harness.service([{"text": "done"}])) as tasks:
         run_id = await tasks.start(task())
+        second = await tasks.start(task("second", after=[run_id]))
         (now,) = await tasks.book.wait([run_id], "main", seconds=0)
         assert now.status in ("pending", "running")
         with pytest.raises(RunNotFound):
@@ -65,9 +66,26 @@ async def test_a_task_goes_on_while_its_caller_does_something_else_and_is_not_th
         (then,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert then.result is not None
         assert (then.status, then.result.result) == ("completed", "done"), then.result
+        with pytest.raises(RunRefused, match="its container is gone"):
+            await tasks.say(run_id, "more", "main")
+
+        # One that follows it has waited for it.
+        (followed,) = await tasks.book.wait([second], "main", seconds=PATIENCE)
+        assert followed.status == "completed"
+        began = (await harness.store.events(second))[1].at
+        assert then.ended is not None
+        assert then.ended <= began
 
 
-async def test_a_cancelled_task_ends_as_cancelled_and_leaves_nothing(
+async def test_a_task_does_not_begin_when_the_one_that_it_follows_fails(harness: Harness) -> None:
+    async with Tasks(harness.service([{"error": 400, "repeat": True}])) as tasks:
+        first = await tasks.start(task("first"))
+        second = await tasks.start(task("second", after=[first]))
+        views = await tasks.book.wait([first, second], "main", seconds=PATIENCE)
+    assert [view.reason for view in views] == ["api_error", "dependency_failed"]
+
+
+async def test_a_cancelled_task_ends_as_cancelled_and_leaves_nothing_even_if_that_cannot_be_written(
     harness: Harness, runtime: DockerRuntime
 ) -> None:
     async with Tasks(harness.service([bash(FOR_EVER)])) as tasks:
@@ -75,6 +93,10 @@ async def test_a_cancelled_task_ends_as_cancelled_and_leaves_nothing(
         run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
         with anyio.fail_after(PATIENCE):
             await at_work.wait()
+            harness.store.database._db.execute(
+                "CREATE TRIGGER full BEFORE INSERT ON orders "
+                "BEGIN SELECT RAISE(ABORT, 'no room'); END"
+            )
             view = await tasks.cancel(run_id, "main")
         assert (view.status, view.reason) == ("cancelled", "cancelled")
         assert await runtime.list() == ()
@@ -95,26 +117,47 @@ async def test_an_agent_can_be_told_something_in_the_middle_of_its_work(harness:
         assert view.result.result == "heard: Leave that, and say what you heard."
 
 
-@pytest.mark.parametrize("words", [("one",), ("one", "two")])
+async def test_what_an_agent_is_told_before_it_is_at_work_waits_until_it_is(
+    harness: Harness,
+) -> None:
+    steps: Steps = [bash(FOR_EVER), {"text": "heard: {last_user_text}"}]
+    async with Tasks(harness.service(steps)) as tasks:
+        run_id = await tasks.start(task("the task"))
+        assert await tasks.say(run_id, "Leave that.", "main", now=True) == run_id
+        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
+        events = await harness.store.events(run_id)
+    assert view.result is not None
+    assert view.result.result == "heard: Leave that."
+    kinds = [event.kind for event in events]
+    assert kinds.index("ready") < kinds.index("steered"), "the task came first"
+
+
 async def test_an_agent_hears_what_it_is_told_after_the_tool_call_that_is_under_way(
-    harness: Harness, words: tuple[str, ...]
+    harness: Harness,
 ) -> None:
     # The CLI notes in its history what it has read and not taken up: the call lasts until all is.
     read = "$(grep -c '\"enqueue\"' ~/.claude/projects/*/*.jsonl)"
-    call = bash(f"until [ {read} -gt {len(words)} ]; do sleep 0.05; done; echo heard")
-    steps: Steps = [call, {"text": "{last_tool_result}; {user_texts}"}]
-    async with Tasks(harness.service(steps, session=True)) as tasks:
+    call = bash(f"until [ {read} -gt 2 ]; do sleep 0.05; done; echo heard")
+    text = {"text": "{last_tool_result}; {user_texts}"}
+    async with Tasks(harness.service([call, text, text], session=True)) as tasks:
         at_work = anyio.Event()
         run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
         with anyio.fail_after(PATIENCE):
             await at_work.wait()
-            for text in words:
-                assert await tasks.say(run_id, text, "main") == run_id
+            for word in ("one", "two"):
+                assert await tasks.say(run_id, word, "main") == run_id
             (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
-    assert view.result is not None
-    assert (view.status, view.result.attempts) == ("completed", 1), view.result
-    assert view.result.result == "; ".join(("heard", "x", *words))
-    assert view.unheard == ()
+        assert view.result is not None
+        assert (view.status, view.result.attempts) == ("completed", 1), view.result
+        assert view.result.result == "heard; x; one; two"
+        assert view.unheard == ()
+
+        # In a session, it hears more after it has ended.
+        follow_up = await tasks.say(run_id, "three", "main")
+        (view,) = await tasks.book.wait([follow_up], "main", seconds=PATIENCE)
+        assert view.parent_run_id == run_id
+        assert view.result is not None
+        assert view.result.result == "heard; x; one; two; three"
 
 
 async def test_what_an_agent_is_told_while_it_answers_is_answered_too(harness: Harness) -> None:
@@ -134,27 +177,6 @@ async def test_what_an_agent_is_told_while_it_answers_is_answered_too(harness: H
     assert (view.status, view.result.result, view.result.attempts) == ("completed", "x; and two", 2)
 
 
-async def test_a_question_stays_open_while_its_agent_is_told_something(harness: Harness) -> None:
-    """The answer to the question may reach the CLI before what was said does: then a turn that has
-    not heard it ends first, and the next one, which has, gives the result.
-    """
-    steps: Steps = [
-        {"tool": "mcp__parent__ask_parent", "input": {"question": "Which colour?"}},
-        {"text": "{last_tool_result}; {user_texts}", "repeat": True},
-    ]
-    async with Tasks(harness.service(steps, ask="parent")) as tasks:
-        run_id = await tasks.start(task())
-        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
-        (question,) = view.questions
-        await tasks.say(run_id, "and be brief", "main")
-        (view,) = await tasks.book.wait([run_id], "main", seconds=0)
-        assert (view.status, view.questions) == ("waiting_parent_reply", (question,))
-        await tasks.book.reply(run_id, question.message_id, "blue", "main")
-        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
-    assert view.result is not None
-    assert (view.status, view.result.result) == ("completed", "blue; x; and be brief")
-
-
 async def test_two_things_that_are_said_at_once_are_both_heard(harness: Harness) -> None:
     steps: Steps = [bash(FOR_EVER), bash(FOR_EVER), {"text": "{user_texts}"}]
     async with Tasks(harness.service(steps)) as tasks:
@@ -169,20 +191,6 @@ async def test_two_things_that_are_said_at_once_are_both_heard(harness: Harness)
     assert view.result is not None
     assert (view.status, view.reason) == ("completed", "ok"), view.result
     assert {"one", "two", "x"} <= set(str(view.result.result).split("; "))
-
-
-async def test_a_run_can_be_cancelled_while_nothing_can_be_written(harness: Harness) -> None:
-    async with Tasks(harness.service([bash(FOR_EVER)])) as tasks:
-        at_work = anyio.Event()
-        run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
-        with anyio.fail_after(PATIENCE):
-            await at_work.wait()
-            harness.store.database._db.execute(
-                "CREATE TRIGGER full BEFORE INSERT ON orders "
-                "BEGIN SELECT RAISE(ABORT, 'no room'); END"
-            )
-            view = await tasks.cancel(run_id, "main")
-        assert (view.status, view.reason) == ("cancelled", "cancelled")
 
 
 async def test_a_tool_call_that_nobody_could_be_asked_about_is_refused_and_the_run_goes_on(
@@ -200,21 +208,6 @@ async def test_a_tool_call_that_nobody_could_be_asked_about_is_refused_and_the_r
     assert view.status == "completed", view.result
     assert "the caller could not be asked to approve this call" in str(view.result.result)
     assert any("Bash is refused" in warning for warning in view.result.warnings)
-
-
-async def test_what_an_agent_is_told_before_it_is_at_work_waits_until_it_is(
-    harness: Harness,
-) -> None:
-    steps: Steps = [bash(FOR_EVER), {"text": "heard: {last_user_text}"}]
-    async with Tasks(harness.service(steps)) as tasks:
-        run_id = await tasks.start(task("the task"))
-        assert await tasks.say(run_id, "Leave that.", "main", now=True) == run_id
-        (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
-        events = await harness.store.events(run_id)
-    assert view.result is not None
-    assert view.result.result == "heard: Leave that."
-    kinds = [event.kind for event in events]
-    assert kinds.index("ready") < kinds.index("steered"), "the task came first"
 
 
 async def test_what_an_agent_was_told_too_late_is_told_of(harness: Harness) -> None:
@@ -258,43 +251,6 @@ def _break(store: Store, event: Event, told: list[str]) -> None:
         )
 
 
-async def test_tasks_wait_for_those_that_they_follow(harness: Harness) -> None:
-    service = harness.service([{"text": "{last_user_text}"}])
-    async with Tasks(service) as tasks:
-        first = await tasks.start(task("first"))
-        second = await tasks.start(task("second", after=[first]))
-        views = await tasks.book.wait([first, second], "main", seconds=PATIENCE)
-        assert [view.status for view in views] == ["completed", "completed"]
-        ended, began = views[0].ended, (await harness.store.events(second))[1].at
-        assert ended is not None
-        assert ended <= began
-    failing = harness.service([{"error": 400, "repeat": True}])
-    async with Tasks(failing) as tasks:
-        first = await tasks.start(task("first"))
-        second = await tasks.start(task("second", after=[first]))
-        views = await tasks.book.wait([first, second], "main", seconds=PATIENCE)
-        assert [view.reason for view in views] == ["api_error", "dependency_failed"]
-
-
-async def test_an_ended_task_hears_nothing_more_unless_it_was_in_a_session(
-    harness: Harness,
-) -> None:
-    async with Tasks(harness.service([{"text": "done"}])) as tasks:
-        run_id = await tasks.start(task())
-        await tasks.book.wait([run_id], "main", seconds=PATIENCE)
-        with pytest.raises(RunRefused, match="its container is gone"):
-            await tasks.say(run_id, "more", "main")
-    steps: Steps = [{"text": "{user_texts}"}]
-    async with Tasks(harness.service(steps, each_task=True, session=True)) as tasks:
-        run_id = await tasks.start(task("one"))
-        await tasks.book.wait([run_id], "main", seconds=PATIENCE)
-        follow_up = await tasks.say(run_id, "two", "main")
-        (view,) = await tasks.book.wait([follow_up], "main", seconds=PATIENCE)
-        assert view.parent_run_id == run_id
-        assert view.result is not None
-        assert view.result.result == "one; two"
-
-
 def _on(condition: bool, event: anyio.Event) -> None:
     if condition:
         event.set()
@@ -306,18 +262,27 @@ ASKS: Steps = [
 ]
 
 
-async def test_an_agent_asks_its_parent_and_finishes_with_the_answer(harness: Harness) -> None:
-    async with Tasks(harness.service(ASKS, ask="parent")) as tasks:
+async def test_an_agent_asks_its_parent_and_finishes_with_the_answer_and_what_it_was_told_meanwhile(
+    harness: Harness,
+) -> None:
+    """The answer to the question may reach the CLI before what was said does: then a turn that has
+    not heard it ends first, and the next one, which has, gives the result.
+    """
+    steps: Steps = [ASKS[0], {"text": "it is {last_tool_result}; {user_texts}", "repeat": True}]
+    async with Tasks(harness.service(steps, ask="parent")) as tasks:
         run_id = await tasks.start(task())
         (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.status == "waiting_parent_reply", view
         (question,) = view.questions
         assert question.question == "Which colour?"
+        await tasks.say(run_id, "and be brief", "main")
+        (view,) = await tasks.book.wait([run_id], "main", seconds=0)
+        assert (view.status, view.questions) == ("waiting_parent_reply", (question,))
 
         await tasks.book.reply(run_id, question.message_id, "blue", "main")
         (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
-        assert (view.status, view.result.result) == ("completed", "it is blue")
+        assert (view.status, view.result.result) == ("completed", "it is blue; x; and be brief")
         (kept,) = await tasks.book._exchanges.questions(run_id)
         assert (kept.status, kept.answer) == ("acknowledged_by_subagent", "blue")
         with pytest.raises(RunRefused, match="has ended"):
@@ -384,36 +349,41 @@ async def test_an_agent_runs_another_one_if_both_authors_say_so(harness: Harness
         assert by_prompt["go!!"].caller == "worker"
 
 
-async def test_a_question_of_an_agent_that_works_for_another_reaches_the_caller_outside(
-    harness: Harness,
+DELEGATES: Steps = [
+    {"tool": "mcp__parent__run_subagent", "input": {"agent_name": "worker", "prompt": "child"}},
+    {"text": "{last_tool_result}"},
+]
+
+
+async def test_an_agent_that_works_for_another_asks_the_caller_outside_and_its_session_is_not_his(
+    harness: Harness, runtime: DockerRuntime
 ) -> None:
-    parent: Steps = [
-        {"tool": "mcp__parent__run_subagent", "input": {"agent_name": "worker", "prompt": "ask"}},
-        {"text": "{last_tool_result}"},
-    ]
     fields: dict[str, object] = {
         "subagents": ["worker"],
         "allowed_callers": ["main", "worker"],
         "ask": "parent",
+        "session": True,
     }
-    service = harness.service(parent, each_task=False, **fields)
-    play_in_turn(service, parent, ASKS)
+    service = harness.service(DELEGATES, each_task=False, **fields)
+    play_in_turn(service, DELEGATES, ASKS)
     async with Tasks(service) as tasks:
-        run_id = await tasks.start(task("go"))
+        run_id = await tasks.start(task("parent"))
         (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         (question,) = view.questions
         assert question.run_id != run_id
         await tasks.book.reply(question.run_id, question.message_id, "blue", "main")
         (view,) = await tasks.book.wait([run_id], "main", seconds=PATIENCE)
         assert view.result is not None
-        assert view.status == "completed"
+        assert view.status == "completed", view
         assert "\nit is blue\n</answer-" in str(view.result.result)
 
-
-DELEGATES: Steps = [
-    {"tool": "mcp__parent__run_subagent", "input": {"agent_name": "worker", "prompt": "child"}},
-    {"text": "{last_tool_result}"},
-]
+        # The child's session has gone with the run for whose sake it was.
+        assert [row.key.caller for row in await harness.sessions.list()] == ["main"]
+        assert [info.key for info in await runtime.list()] == [harness.key.kept]
+        (child,) = [view.run_id for view in await tasks.book.list() if view.caller == "worker"]
+        assert (await tasks.book.view(child, "main")).status == "completed"
+        with pytest.raises(RunRefused, match="worked for worker, who alone can go on"):
+            await tasks.say(child, "and more", "main")
 
 
 async def test_what_is_spent_on_others_is_spent(harness: Harness) -> None:
@@ -427,36 +397,3 @@ async def test_what_is_spent_on_others_is_spent(harness: Harness) -> None:
     play_in_turn(service, DELEGATES, child)
     result = await service.run(task("parent"))
     assert (result.status, result.reason) == ("failed", "budget"), result
-
-
-async def test_a_session_for_another_runs_sake_goes_with_it(
-    harness: Harness, runtime: DockerRuntime
-) -> None:
-    fields: dict[str, object] = {
-        "subagents": ["worker"],
-        "allowed_callers": ["main", "worker"],
-        "session": True,
-    }
-    service = harness.service(DELEGATES, each_task=False, **fields)
-    play_in_turn(service, DELEGATES, [{"text": "done"}])
-    result = await service.run(task("parent"))
-    assert result.status == "completed", result
-    assert [row.key.caller for row in await harness.sessions.list()] == ["main"]
-    assert [info.key for info in await runtime.list()] == [harness.key.kept]
-
-
-async def test_only_who_ran_a_task_can_go_on_in_its_session(harness: Harness) -> None:
-    fields: dict[str, object] = {
-        "subagents": ["worker"],
-        "allowed_callers": ["main", "worker"],
-        "session": True,
-    }
-    service = harness.service(DELEGATES, each_task=False, **fields)
-    play_in_turn(service, DELEGATES, [{"text": "done"}])
-    async with Tasks(service) as tasks:
-        run_id = await tasks.start(task("parent"))
-        await tasks.book.wait([run_id], "main", seconds=PATIENCE)
-        (child,) = [view.run_id for view in await tasks.book.list() if view.caller == "worker"]
-        assert (await tasks.book.view(child, "main")).status == "completed"
-        with pytest.raises(RunRefused, match="worked for worker, who alone can go on"):
-            await tasks.say(child, "and more", "main")
