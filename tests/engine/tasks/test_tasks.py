@@ -138,7 +138,7 @@ async def test_an_agent_hears_what_it_is_told_after_the_tool_call_that_is_under_
     # The CLI notes in its history what it has read and not taken up: the call lasts until all is.
     read = "$(grep -c '\"enqueue\"' ~/.claude/projects/*/*.jsonl)"
     call = bash(f"until [ {read} -gt 2 ]; do sleep 0.05; done; echo heard")
-    text = {"text": "{last_tool_result}; {user_texts}"}
+    text: dict[str, object] = {"text": "{last_tool_result}; {user_texts}"}
     async with Tasks(harness.service([call, text, text], session=True)) as tasks:
         at_work = anyio.Event()
         run_id = await tasks.start(task(), lambda event: _on(event.kind == "tool_call", at_work))
