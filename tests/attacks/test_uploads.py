@@ -157,9 +157,17 @@ def _says_less() -> bytes:
     "send an archive that unfolds to more than may be sent",
     "refused as soon as it is too much, whatever it is too much of",
 )
-@pytest.mark.parametrize("made", [_bomb, _after_the_end, _long_header, _says_less])
-def test_bombs(made: Callable[[], bytes], uploads: Uploads, tmp_path: Path) -> None:
-    with pytest.raises(CopyRefused):
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (_bomb, "more than 1 MiB"),
+        (_after_the_end, "larger than what it may hold"),
+        (_long_header, "a header of the archive is too long"),
+        (_says_less, "no tar archive"),
+    ],
+)
+def test_bombs(made: Callable[[], bytes], why: str, uploads: Uploads, tmp_path: Path) -> None:
+    with pytest.raises(CopyRefused, match=why):
         send(uploads, made(), gzipped=True)
     assert outside(uploads, tmp_path) == []
 

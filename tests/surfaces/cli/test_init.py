@@ -205,6 +205,25 @@ def test_a_file_that_a_team_shares_names_no_place_of_one_machine(
     )
 
 
+def test_clients_can_be_told_of_an_orchestrator_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "http://127.0.0.1:8900"
+    wanted = [part for name in KNOWN_CLIENTS for part in ("--client", name)]
+    assert run("init", str(tmp_path), *wanted, "--server", f"{url}/mcp") == 0
+    assert "ORCHESTRATOR_TOKEN" in capsys.readouterr().out
+    assert not (tmp_path / "agents").exists()
+    for name, client in KNOWN_CLIENTS.items():
+        text = (tmp_path / client.file).read_text()
+        entry: Any = tomllib.loads(text) if client.kind == "toml" else json.loads(text)
+        for part in client.path:
+            entry = entry[part]
+        assert entry["args"] == ["connect", url], name
+        assert "ORCHESTRATOR_AGENTS_DIR" not in entry.get("env", {})
+    assert run("init", str(tmp_path), "--server", "http://example.org") == 4
+    assert run("init", str(tmp_path), "--server", url, "--client", "claude-plugin") == 2
+
+
 def test_a_place_that_cannot_be_written_to_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
