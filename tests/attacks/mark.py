@@ -15,6 +15,7 @@ Group = Literal[
     "files, links and archives",
     "git",
     "callers of tools",
+    "callers over HTTP",
     "servers of tools",
     "processes and resources",
     "images",

@@ -24,9 +24,11 @@ from orchestrator.domain.task import Once
 from orchestrator.domain.window import WINDOW, called_within
 from orchestrator.errors import OrchestratorError
 from orchestrator.surfaces.http.askers import Asker, Askers, window_of
+from orchestrator.surfaces.http.bodies import Run
 from orchestrator.surfaces.http.endpoint import (
     ApiCall,
     ApiParts,
+    ApiReply,
     Endpoint,
     read_body,
     read_query,
@@ -44,6 +46,7 @@ from orchestrator.surfaces.http.routes import (
     talk,
     workspaces,
 )
+from orchestrator.surfaces.http.run_bodies import run_body
 from orchestrator.surfaces.http.sessions_facade.session_routes import SESSION_ENDPOINTS
 
 if TYPE_CHECKING:
@@ -199,29 +202,35 @@ class Api:
         once = call.once if endpoint.method == "POST" and not endpoint.open else None
         if once is None:
             return _response(await endpoint.handle(call))
-        if once in self._under_way:
-            said = "the same request is under way; ask again in a moment"
+        key = once.model_copy(update={"sha256": ""})  # whatever it asks for
+        if key in self._under_way:
+            said = "a request with this key is under way; ask again in a moment"
             raise HttpRefusal(409, "idempotency_key_in_use", said, {"Retry-After": "1"})
-        self._under_way.add(once)
+        self._under_way.add(key)
         try:
             if not endpoint.keyed:
                 return _response(await endpoint.handle(call))
             return await self._once(endpoint, call, once)
         finally:
-            self._under_way.discard(once)
+            self._under_way.discard(key)
 
     async def _once(self, endpoint: Endpoint, call: ApiCall, once: Once) -> Response:
         keys, project = call.parts.service.store.request_keys, call.parts.service.project
         kept = await keys.find(project, once)
+        tells_run = endpoint.answers.get(200) is Run
         if kept is not None:
             said: dict[str, Any] = json.loads(kept.answer)
             headers = {**said["headers"], "Idempotency-Replayed": "true"}
+            if tells_run:  # as it is now, and only to whom may still see it
+                body = await run_body(call, call.run_id)
+                return ApiReply(body, said["status"], headers).response()
             return Response(said["body"], said["status"], headers, media_type=JSON_TYPE)
         response = _response(await endpoint.handle(call))
         headers = {k: v for k, v in response.headers.items() if k == "location"}
-        text = bytes(response.body).decode()
+        text = "" if tells_run else bytes(response.body).decode()
         answer = {"status": response.status_code, "headers": headers, "body": text}
-        await keys.keep(project, once, json.dumps(answer))
+        run_id = str(call.request.path_params.get("run_id", ""))  # with which the answer goes
+        await keys.keep(project, once, json.dumps(answer), run_id)
         return response
 
     def _found(self, request: Request) -> Endpoint | None:

@@ -70,6 +70,7 @@ class Askers:
             _check_page(request)
             return Asker(caller=own_caller(settings), person=True)
         if not settings.http_tokens:
+            _check_page(request)  # a browser needs no token here, whatever page it shows
             named = settings.named_caller
             deny = settings.deny_on_missing_caller
             return Asker(caller=known_caller(named, DEFAULT_CALLER, deny_missing=deny))
@@ -110,8 +111,10 @@ def page_login(request: Request) -> PageLogin | None:
 
 
 def _check_page(request: Request) -> None:
-    """HttpRefusal of what another page could have had the browser send with our cookie."""
+    """HttpRefusal of what another page could have had the browser send: one on another port of this
+    machine has an origin that is allowed.
+    """
     if request.method in READING_METHODS:
         return
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        raise HttpRefusal(403, "forbidden_origin", "another page may not use the page's cookie")
+        raise HttpRefusal(403, "forbidden_origin", "another page may not use this server")

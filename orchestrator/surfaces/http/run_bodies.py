@@ -12,6 +12,7 @@ from orchestrator.domain.events import said_so_far
 from orchestrator.domain.result import FINAL, RunResult, Usage
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.http.bodies import (
+    MAX_NUMBER,
     AskedQuestion,
     FileChange,
     InboxItem,
@@ -211,9 +212,16 @@ def read_cursor(text: str, *kinds: type) -> tuple[Any, ...] | None:
         return None
     try:
         values = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        fits = [type(value) for value in values] == list(kinds)
+        fits = [type(value) for value in values] == list(kinds) and all(map(_storable, values))
     except (ValueError, binascii.Error, TypeError, RecursionError):
         fits = False
     if not fits:
         raise HttpRefusal(400, "invalid_request", "cursor is none that this server has given")
     return tuple(values)
+
+
+def _storable(value: object) -> bool:
+    """Whether the store can be asked for it; ValueError for a text that is none."""
+    if isinstance(value, str):
+        value.encode()
+    return not isinstance(value, int) or abs(value) <= MAX_NUMBER

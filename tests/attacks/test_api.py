@@ -1,0 +1,116 @@
+"""Requests to the HTTP API by callers, strangers and web pages that mean no good."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.attacks.mark import attack
+from tests.surfaces.http.api_stage import PATIENCE, ApiStage, on_api_stage
+
+pytestmark = pytest.mark.anyio
+
+MARK = "nobody-may-read-this-any-more"
+
+
+@pytest.fixture(scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiStage]:
+    async with on_api_stage(tmp_path_factory.mktemp("api")) as stage:
+        yield stage
+
+
+@attack(
+    "callers over HTTP",
+    "have a removed run told again under an Idempotency-Key, or its text kept under many",
+    "404: no key keeps what a run says, and keys go with their run",
+)
+async def test_a_key_tells_nothing_of_a_removed_run(stage: ApiStage) -> None:
+    async with stage.client() as main:
+        run_id = await stage.begin(main, prompt=MARK)
+        await stage.ended(run_id, MARK)
+        path = f"/v1/runs/{run_id}/cancel"
+        headers = {"Idempotency-Key": "again"}
+        first = await main.post(path, headers=headers)
+        again = await main.post(path, headers=headers)
+        assert MARK in first.text
+        assert again.json() == first.json()
+        assert again.headers["idempotency-replayed"] == "true"
+        rows = await stage.store.database.select("SELECT answer FROM request_keys")
+        assert MARK not in str([tuple(each) for each in rows])
+        await stage.store.remove([run_id])
+        gone = await main.post(path, headers=headers)
+        assert (gone.status_code, MARK in gone.text) == (404, False)
+        assert not await stage.store.database.select(
+            "SELECT 1 FROM request_keys WHERE path = ?", path
+        )
+
+
+@attack(
+    "callers over HTTP",
+    "send two different requests under one Idempotency-Key at the same moment",
+    "one is done; the other is refused before anything of it is",
+)
+async def test_one_key_is_not_two_requests_at_once(stage: ApiStage) -> None:
+    statuses: list[int] = []
+    async with stage.client(**{"Idempotency-Key": "both"}) as main:
+        run_id = await stage.begin(main)
+
+        async def tell(text: str) -> None:
+            answer = await main.post(f"/v1/runs/{run_id}/input", json={"text": text})
+            statuses.append(answer.status_code)
+
+        async with anyio.create_task_group() as group:
+            for n in range(8):
+                group.start_soon(tell, f"word {n}")
+        heard = await stage.store.database.select(
+            "SELECT text FROM orders WHERE run_id = ?", run_id
+        )
+        assert (len(heard), sorted(statuses)) == (1, [202, *[409] * 7])
+        await stage.ended(run_id)
+
+
+@attack(
+    "callers over HTTP",
+    "make up cursors: numbers that no database holds, texts that are none, other kinds",
+    "400, and nothing in the log of the server",
+)
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("/v1/audit", [10**30]),
+        ("/v1/audit", [-(10**30)]),
+        ("/v1/audit", [True]),
+        ("/v1/runs", [1.0, "\ud800"]),
+        ("/v1/runs", ["x", 1.0]),
+    ],
+)
+async def test_a_made_up_cursor(stage: ApiStage, path: str, values: list[object]) -> None:
+    cursor = base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
+    async with stage.client() as main:
+        answer = await main.get(path, params={"cursor": cursor})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+
+@attack(
+    "callers over HTTP",
+    "have a page on another port of this machine cancel or apply on a server without tokens",
+    "403, though the origin is allowed and the request needs no leave of ours",
+)
+async def test_another_page_of_this_machine(tmp_path: Path) -> None:
+    async with on_api_stage(tmp_path, tokens={}) as stage, stage.client(None) as browser:
+        stage.add_agent("for-all", allowed_callers=["default"])
+        run_id = await stage.begin(browser, "for-all")
+        forged = {"Origin": "http://localhost:3000"}
+        for site in ("same-site", "cross-site"):
+            headers = forged | {"Sec-Fetch-Site": site}
+            for verb in ("cancel", "apply"):
+                answer = await browser.post(f"/v1/runs/{run_id}/{verb}", headers=headers)
+                assert (answer.status_code, answer.json()["code"]) == (403, "forbidden_origin")
+        assert (await browser.get(f"/v1/runs/{run_id}")).json()["status"] == "running"
+        with anyio.fail_after(PATIENCE):
+            assert (await browser.post(f"/v1/runs/{run_id}/cancel")).status_code == 200
