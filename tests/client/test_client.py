@@ -251,3 +251,36 @@ async def test_a_hostile_archive_is_refused_over_http(
             await main.connection.request("POST", "/v1/workspaces", headers=headers, content=data)
     uploads = stage.settings.state_dir / "uploads"
     assert [path for path in uploads.rglob("*") if path.is_file()] == []
+
+
+async def test_a_caller_that_sends_slowly_keeps_no_other_from_sending(
+    main: OrchestratorClient, other: OrchestratorClient, project: Path
+) -> None:
+    stalled = anyio.Event()
+    headers = {"Content-Type": "application/x-tar"}
+    policy = MountPolicy(roots=(project.parent,), home=Path("/nowhere"))
+
+    async def slow() -> None:
+        async def body() -> AsyncIterator[bytes]:
+            yield bytes(10)
+            await stalled.wait()
+
+        with pytest.raises(CopyRefused):
+            await main.connection.request("POST", "/v1/workspaces", headers=headers, content=body())
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(slow)
+        while True:
+            try:
+                await main.connection.request(
+                    "POST", "/v1/workspaces", headers=headers, content=b"no tar"
+                )
+            except RunRefused as exc:
+                assert "being received" in str(exc)  # noqa: PT017 the other comes first, a while
+                break
+            except CopyRefused:
+                await anyio.sleep(0.01)
+        with packed_tree(project, policy) as packed:
+            await other.upload(packed)
+        stalled.set()

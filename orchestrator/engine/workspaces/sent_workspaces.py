@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from math import inf
@@ -23,8 +24,14 @@ from orchestrator.workspace.archives.uploads import UPLOAD_ID, Upload
 STALLED_SECONDS = 60.0
 """For the next bytes of an archive to come."""
 
-RECEIVED_AT_ONCE = 4
+RECEIVED_AT_ONCE = 8
 """Archives, of all callers; each takes a thread."""
+
+RECEIVED_OF_ONE = 2
+"""Of them, of one caller, so that the others can send theirs."""
+
+RECEIVE_SECONDS = 1800.0
+"""For a whole archive to come."""
 
 TIDY_UPLOADS_SECONDS = 300.0
 """How often uploads are looked at that nobody asks for."""
@@ -43,22 +50,33 @@ class SentWorkspaces:
         self._project = project
         self._threads = anyio.CapacityLimiter(RECEIVED_AT_ONCE)
         self._tidied = -inf
+        self._receiving: Counter[str] = Counter()
 
     async def receive(self, caller: str, pieces: Pieces, *, gzipped: bool) -> Upload:
         """Take an archive as a workspace of this caller's; CopyRefused if it cannot be one."""
+        if self._receiving[caller] >= RECEIVED_OF_ONE:
+            raise RunRefused(
+                f"{RECEIVED_OF_ONE} workspaces of yours are being received; wait for one of them"
+            )
         await self._note(caller, "")
-        add = partial(
-            self._uploads.add,
-            self._owner(caller),
-            _from_thread(pieces),
-            gzipped=gzipped,
-            in_use=await self._in_use(),
-        )
+        self._receiving[caller] += 1
         try:
-            return await anyio.to_thread.run_sync(add, limiter=self._threads)
+            return await self._received(caller, pieces, gzipped)
         except OrchestratorError as exc:
             await self._note(caller, "", exc)
             raise
+        finally:
+            self._receiving[caller] -= 1
+
+    async def _received(self, caller: str, pieces: Pieces, gzipped: bool) -> Upload:
+        add = partial(
+            self._uploads.add,
+            self._owner(caller),
+            _from_thread(pieces, anyio.current_time() + RECEIVE_SECONDS),
+            gzipped=gzipped,
+            in_use=await self._in_use(),
+        )
+        return await anyio.to_thread.run_sync(add, limiter=self._threads)
 
     async def find(self, caller: str, workspace: str) -> Upload:
         """An upload of this caller's, which is then kept for another while."""
@@ -137,17 +155,16 @@ class SentWorkspaces:
         await self._store.audit.note(entry)
 
 
-def _from_thread(pieces: Pieces) -> Iterator[bytes]:
-    """For a worker thread: what comes in on the event loop."""
+def _from_thread(pieces: Pieces, deadline: float) -> Iterator[bytes]:
+    """For a worker thread: what comes in on the event loop, until a deadline."""
 
     async def following() -> bytes:
         try:
-            with anyio.fail_after(STALLED_SECONDS):
+            with anyio.fail_after(min(STALLED_SECONDS, deadline - anyio.current_time())):
                 return await pieces()
         except TimeoutError as exc:
             raise CopyRefused(
-                f"nothing came for {STALLED_SECONDS:.0f} s in the middle of the archive; send it "
-                "again"
+                "the archive comes too slowly, or has stopped; send it again"
             ) from exc
 
     while piece := anyio.from_thread.run(following):
