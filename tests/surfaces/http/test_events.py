@@ -16,6 +16,7 @@ import pytest
 from orchestrator.domain.events import Event
 from orchestrator.engine.tasks import event_feed
 from orchestrator.store.runs import Store
+from orchestrator.surfaces.http.routes import events
 from tests.surfaces.http.api_stage import PATIENCE, TOKENS, ApiStage, Reader, on_api_stage
 
 pytestmark = pytest.mark.anyio
@@ -263,25 +264,30 @@ async def test_a_long_history_is_read_while_more_happens(
 ) -> None:
     """What comes while a reader still reads what came before is neither lost nor doubled."""
     monkeypatch.setattr(event_feed, "MAX_BEHIND_BYTES", 4096)
+    monkeypatch.setattr(events, "FEED_PAGE", 5)
     async with stage.client() as main, anyio.create_task_group() as group:
+        last = str((await main.get("/v1/runs")).json()["newest_event_id"])
         run_id = await stage.begin(main)
         record = stage.service.live[run_id].record
 
-        async def write() -> None:
-            for number in range(100):
+        async def write(rounds: int) -> None:
+            for number in range(rounds):
                 for _ in range(20):
                     record.note("warning", f"{number}")
                 await record.flush()
+
+        async def write_and_end() -> None:
+            await write(50)
             await stage.ended(run_id)
 
+        await write(20)
+        group.start_soon(write_and_end)
         seen: list[dict[str, Any]] = []
-        group.start_soon(write)
-        last = ""
         with anyio.fail_after(PATIENCE):
             while not seen or seen[-1]["kind"] != "ended":
                 with suppress(httpx.RemoteProtocolError):  # it was cut, and comes again
-                    async with stage.reading(main, f"/v1/runs/{run_id}/events", last) as reader:
-                        await reader.until("end")
+                    async with stage.reading(main, "/v1/events", last) as reader:
+                        await reader.until("ended")
                 seen += reader.seen
                 last = reader.last_id or last
     assert [event["id"] for event in seen] == await stored(stage, run_id)
