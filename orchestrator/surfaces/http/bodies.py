@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.events import EventKind
 from orchestrator.domain.exchange import AnsweredBy, ApprovalBy, MessageStatus
 from orchestrator.domain.result import RunStatus, TriedRunner, Usage
 
@@ -199,7 +200,9 @@ class RunPage(Frozen):
 
 
 class RunQuery(Frozen):
-    status: tuple[str, ...] = Field((), description="A status, or `open`; may be given repeatedly")
+    status: tuple[RunStatus | Literal["open"], ...] = Field(
+        (), description="`open` is all that have not ended; may be given repeatedly"
+    )
     agent: str = Field("", max_length=200)
     parent: str = Field("", max_length=64, description="Those that work for this run")
     roots: bool = Field(False, description="Only those that no agent asked for")
@@ -285,7 +288,7 @@ class EventQuery(Frozen):
 
 
 class RunEventQuery(EventQuery):
-    kind: tuple[str, ...] = Field((), description="May be given repeatedly")
+    kind: tuple[EventKind, ...] = Field((), description="May be given repeatedly")
 
 
 # Agents

@@ -85,7 +85,7 @@ def _attack(
         sent += 1
         for name, values in known.items():
             made_up = str((case.path_parameters or {}).get(name, ""))
-            if len(made_up) % 2:
+            if len(made_up) % 2 and mode is GenerationMode.POSITIVE:
                 case.path_parameters[name] = values[len(made_up) // 2 % len(values)]
         response = case.call(headers=headers)
         try:
