@@ -23,6 +23,7 @@ from tests.bench.connect import connect
 from tests.bench.crowd import crowd, memory
 from tests.bench.egress import egress
 from tests.bench.latency import latency, rate
+from tests.bench.page import page
 from tests.bench.queued import queued
 from tests.bench.report import (
     ALL,
@@ -64,6 +65,7 @@ CASES: dict[str, Case] = {
     "queued": queued,
     "runners": runners,
     "api": api,
+    "page": page,
     "connect": connect,
 }
 

@@ -24,7 +24,12 @@ IN_README = (
 
 ALL = "bench"
 
-OWN_TABLES = {"runners": "bench-runners", "api": "bench-api", "connect": "bench-connect"}
+OWN_TABLES = {
+    "runners": "bench-runners",
+    "api": "bench-api",
+    "connect": "bench-connect",
+    "page": "bench-page",
+}
 """Cases that have a table of their own on the page, and what marks it. All others are in one."""
 
 
@@ -62,7 +67,7 @@ def tables(measured: Mapping[str, Sequence[Row]], cases: Collection[str]) -> dic
     found: dict[str, list[Row]] = {}
     for mark in (ALL, *OWN_TABLES.values()):
         in_it = [case for case in cases if OWN_TABLES.get(case, ALL) == mark]
-        if all(case in measured for case in in_it):
+        if in_it and all(case in measured for case in in_it):
             found[mark] = [row for case in in_it for row in measured[case]]
     return found
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 from orchestrator.domain import Frozen
 
-Unit = Literal["ms", "s", "MB/s", "/s", "MB", "kB"]
+Unit = Literal["ms", "s", "MB/s", "/s", "MB", "kB", "files"]
 
 _COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt}
-_DIGITS = {"ms": 1, "s": 1, "MB/s": 0, "/s": 0, "MB": 3, "kB": 1}
+_DIGITS = {"ms": 1, "s": 1, "MB/s": 0, "/s": 0, "MB": 3, "kB": 1, "files": 0}
 
 
 class Target(Frozen):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import httpx
 import pytest
 from playwright.async_api import Error, expect
 
 from orchestrator.surfaces.web.assets import page_files
-from tests.surfaces.mcp.mcp_stage import COMMAND, PATIENCE
+from tests.surfaces.mcp.mcp_stage import COMMAND, PATIENCE, on_stage
 from tests.surfaces.web.page_stage import PageStage
 
 pytestmark = pytest.mark.anyio
@@ -140,6 +142,43 @@ async def printed(on_page: PageStage, *options: str) -> str:
         command = [COMMAND, "dashboard", "--no-open", *options]
         done = await anyio.run_process(command, env=on_page.stage.env)
     return done.stdout.decode().strip()
+
+
+async def test_the_command_serves_where_no_server_does_and_starts_a_browser_with_a_file(
+    on_page: PageStage, tmp_path: Path, image: str
+) -> None:
+    """The link is in no argument, where other users of the machine could read it."""
+    async with on_stage(tmp_path, image) as stage:
+        told = tmp_path / "told"
+        browser = tmp_path / "browser"
+        browser.write_text(f'#!/bin/sh\necho "$@" > {told}.new && mv {told}.new {told}\n')
+        browser.chmod(0o755)
+        with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+            process = subprocess.Popen(  # noqa: ASYNC220 anyio's would leave a thread
+                [COMMAND, "dashboard"],
+                env=stage.env | {"BROWSER": str(browser)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+        try:
+            with anyio.fail_after(PATIENCE):
+                while not await anyio.Path(told).exists():
+                    assert process.poll() is None, (tmp_path / "err").read_bytes()
+                    await anyio.sleep(0.05)
+            (opened,) = told.read_text().split()
+            link = (tmp_path / "out").read_text().strip()
+            assert opened.startswith("file://")
+            assert "code" not in opened
+            file = opened.removeprefix("file://")
+            assert (await anyio.Path(file).stat()).st_mode & 0o777 == 0o600
+            page = await (await on_page.context()).new_page()
+            await page.goto(opened)
+            await expect(page.locator("nav.rail")).to_be_visible()
+            assert page.url == link.partition("#")[0] + "#/waiting"
+        finally:
+            process.terminate()
+            assert await anyio.to_thread.run_sync(process.wait) == 0
 
 
 async def test_the_command_finds_the_server_and_prints_a_link(on_page: PageStage) -> None:
