@@ -40,6 +40,7 @@ class Row:
 class _Collector:
     rows: list[Row] = field(default_factory=list)
 
+    @pytest.hookimpl(tryfirst=True)  # in the order of the files, whichever begins first
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
             test = getattr(item, "originalname", None) or item.name

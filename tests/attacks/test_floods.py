@@ -59,6 +59,7 @@ def in_background(code: str) -> str:
     "keep a question open from a second program, and work on meanwhile",
     "the run ends at its deadline: time goes on while the model is asked, whatever else waits",
 )
+@pytest.mark.waits
 async def test_a_question_does_not_stop_the_clock_of_an_agent_that_works(harness: Harness) -> None:
     held = in_background(
         ASK + "s = ask('Well?'); s.recv(100); open('/tmp/asked', 'w')\nwhile True: s.recv(100)"
@@ -78,6 +79,7 @@ async def test_a_question_does_not_stop_the_clock_of_an_agent_that_works(harness
     "wait for an answer, and have a program compute in the background meanwhile",
     "the run ends at its deadline: the kernel has counted what the container computes",
 )
+@pytest.mark.waits
 async def test_a_question_does_not_stop_the_clock_of_a_program_that_computes(
     harness: Harness,
 ) -> None:
@@ -93,6 +95,7 @@ async def test_a_question_does_not_stop_the_clock_of_a_program_that_computes(
     assert "asked" in harness.kinds()
 
 
+@pytest.mark.waits
 async def test_an_agent_that_only_waits_may_wait_longer_than_its_time(harness: Harness) -> None:
     question = {"question": "Well?", "default_answer": "y"}
     steps: Steps = [
@@ -111,6 +114,7 @@ async def test_an_agent_that_only_waits_may_wait_longer_than_its_time(harness: H
     "ask without end, and hang up before an answer comes",
     "a run has 100 questions; the rest is refused with a sentence, and nothing is written down",
 )
+@pytest.mark.waits
 async def test_questions_are_counted(harness: Harness, canary: Canary) -> None:
     code = (
         ASK

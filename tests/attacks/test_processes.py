@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import anyio
+import pytest
 
 from orchestrator.domain.task import Task
 from tests.attacks.canary import Canary
@@ -60,6 +61,7 @@ async def test_killing_everything_ends_ones_own_run(harness: Harness, closed: Ri
     "stop the CLI and sleep past the deadline",
     "timed_out: the container is ended from outside, whatever still sleeps in it",
 )
+@pytest.mark.waits
 async def test_sleeping_for_ever_ends_at_the_deadline(harness: Harness, closed: Rig) -> None:
     sleep = f"setsid sleep 1000 & {CLI} kill -STOP ${{p#/proc/}}; done; sleep 1000"
     task = Task(agent="worker", prompt="x", timeout_seconds=20)

@@ -15,7 +15,7 @@ from tests.engine.staged import engine_of, open_service, write_agent
 
 CROWD_SECONDS = 240
 
-RUNS, CAP = 6, 3
+RUNS, CAP = 4, 2
 """`make soak` does it with 32 and 8."""
 
 SLOW = [{"text": "at last", "delay_seconds": 3600}]

@@ -245,6 +245,7 @@ async def test_a_container_killed_from_outside_is_container_killed(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.waits
 async def test_an_engine_that_goes_away_is_engine_lost(
     settings: Settings, runtime: DockerRuntime, image: str, tmp_path: Path
 ) -> None:

@@ -119,7 +119,9 @@ async def stage(tmp_path: Path, image: str) -> AsyncIterator[Stage]:
     assert stage.processes() == []
 
 
-async def test_a_session_survives_the_orchestrator_killed_between_two_calls(stage: Stage) -> None:
+async def test_a_session_survives_the_orchestrator_killed_between_two_calls_and_in_one(
+    stage: Stage,
+) -> None:
     async with caller(stage) as first:
         one = await first.told("echo blue > colour; echo done")
         two = await first.told("cat colour")
@@ -127,27 +129,20 @@ async def test_a_session_survives_the_orchestrator_killed_between_two_calls(stag
         await first.kill()
     async with caller(stage) as second:
         three = await second.told("cat colour")
-    assert three.result == "blue | echo blue > colour; echo done; cat colour; cat colour"
-    assert (three.session_id, three.session_note) == (one.session_id, "")
-
-
-async def test_a_session_survives_the_orchestrator_killed_in_the_middle_of_a_call(
-    stage: Stage,
-) -> None:
-    async with caller(stage) as first:
-        one = await first.told("echo blue > colour; echo done")
-        await first.ask(f"echo begun > half; {FOR_EVER}")
+        assert three.result == "blue | echo blue > colour; echo done; cat colour; cat colour"
+        assert (three.session_id, three.session_note) == (one.session_id, "")
+        await second.ask(f"echo begun > half; {FOR_EVER}")
         await until_inside(stage, "test -s half")
-        await first.kill()
-    async with caller(stage) as second:
-        three = await second.told(
+        await second.kill()
+    async with caller(stage) as third:
+        four = await third.told(
             "grep -las '[t]ime.sleep' /proc/[0-9]*/cmdline | wc -l; cat colour half"
         )
-    assert str(three.result).startswith("0\nblue\nbegun | echo blue > colour")
-    assert (three.session_id, three.session_note) == (one.session_id, "")
+    assert str(four.result).startswith("0\nblue\nbegun | echo blue > colour")
+    assert (four.session_id, four.session_note) == (one.session_id, "")
 
 
-async def test_another_process_waits_asks_and_gets_a_session_when_it_is_idle(
+async def test_another_process_gets_a_session_when_it_is_idle_and_at_once_from_a_dead_one(
     stage: Stage,
 ) -> None:
     async with caller(stage) as first, caller(stage) as second:
@@ -164,16 +159,12 @@ async def test_another_process_waits_asks_and_gets_a_session_when_it_is_idle(
         assert "echo 1 >> log" in str(last.result)
         assert str((await first.told("tr '\\n' ' ' < log")).result).startswith("1 2 3")  # and back
 
-
-async def test_of_a_dead_process_a_session_is_taken_over_at_once(stage: Stage) -> None:
-    async with caller(stage) as first, caller(stage) as second:
-        await first.told("echo 1 >> log; echo done")
         await first.ask(FOR_EVER)
         await first.until("tool_call")
-        await second.ask("echo 2 >> log; tr '\\n' ' ' < log")
+        await second.ask("echo 4 >> log; tr '\\n' ' ' < log")
         await wanted(stage)
         await first.kill()
-        assert str((await second.result()).result).startswith("1 2 | ")
+        assert str((await second.result()).result).startswith("1 2 3 4 | ")
 
 
 async def test_a_session_in_use_elsewhere_is_refused_after_a_while(
@@ -191,19 +182,16 @@ async def test_a_session_in_use_elsewhere_is_refused_after_a_while(
 
 
 async def test_sessions_of_several_processes_run_side_by_side(stage: Stage) -> None:
-    names = ["a", "b", "c", "d"]
     results: dict[str, str] = {}
 
     async def talk(each: Caller, name: str) -> None:
         await each.told(f"echo {name} > mine; echo done", name)
         results[name] = str((await each.told("cat mine", name)).result)
 
-    async with caller(stage) as first, caller(stage) as second:
-        for pair in (names[:2], names[2:]):
-            async with anyio.create_task_group() as tasks:
-                for each, name in zip((first, second), pair, strict=True):
-                    tasks.start_soon(talk, each, name)
-    assert results == {name: f"{name} | echo {name} > mine; echo done; cat mine" for name in names}
+    async with caller(stage) as first, caller(stage) as second, anyio.create_task_group() as tasks:
+        tasks.start_soon(talk, first, "a")
+        tasks.start_soon(talk, second, "b")
+    assert results == {name: f"{name} | echo {name} > mine; echo done; cat mine" for name in "ab"}
 
 
 async def test_an_expired_session_is_removed_by_whoever_sweeps(

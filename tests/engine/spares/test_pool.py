@@ -199,6 +199,7 @@ async def test_an_error_in_the_block_comes_out_as_it_is(fake: Stage) -> None:
     assert await fake.names() == set()
 
 
+@pytest.mark.waits
 async def test_a_spare_that_somebody_froze_is_not_handed_out_and_goes(
     real: Stage, runtime: DockerRuntime
 ) -> None:

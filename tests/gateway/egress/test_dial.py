@@ -197,6 +197,7 @@ async def test_a_reader_that_takes_its_time_holds_the_sender_back() -> None:
     assert most < 1024 * 1024
 
 
+@pytest.mark.waits
 async def test_tls_is_spoken_with_whoever_can_prove_its_name(tmp_path: Path) -> None:
     trusted, context = certificate(tmp_path, "web.example")
     origin = Origin()

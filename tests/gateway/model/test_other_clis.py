@@ -160,6 +160,7 @@ async def test_a_cli_uses_a_tool_and_answers_and_is_metered(
     assert played.access.bill.usage.cost_usd > 0
 
 
+@pytest.mark.waits
 async def test_opencode_does_not_ask_again_without_end_after_answers_that_broke_off(
     runtime: DockerRuntime, spec: ContainerSpec, runner_image: Callable[[str], str]
 ) -> None:

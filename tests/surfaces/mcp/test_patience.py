@@ -36,6 +36,7 @@ def _faster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_faster")
+@pytest.mark.waits
 async def test_a_task_of_ten_minutes_never_exceeds_the_patience_of_its_client(
     serve: Serve,
 ) -> None:
