@@ -24,6 +24,7 @@ from orchestrator.store.session_rows import SessionRows
 STATE_NAMES = (
     *("id", "owners", "kept", "texts", "trust", "changes", "memory", "oauth", "pruned"),
     *("runs.sqlite*", "reports", "orchestrator-report-*.txt"),
+    *("snapshots", "uploads", "sent", "http"),
 )
 """What is ours in a state directory. The operator may have named a directory that holds more."""
 

@@ -13,12 +13,17 @@ import anyio
 import pytest
 
 from orchestrator.app import open_engine
+from orchestrator.client.packing import SENT
 from orchestrator.containers.images.agent_image import REPOSITORIES, remove_images
 from orchestrator.containers.images.base_image import image_exists
 from orchestrator.containers.images.build import KIND_LABEL
 from orchestrator.containers.owner import Owner
+from orchestrator.engine.inventory import STATE_NAMES
+from orchestrator.engine.workspaces.copies import SNAPSHOTS
 from orchestrator.settings import read_settings
 from orchestrator.surfaces.cli.main import main
+from orchestrator.workspace.archives.uploads import UPLOADS
+from orchestrator.workspace.kept import CHANGES
 from tests.surfaces.conftest import Project
 
 
@@ -116,3 +121,7 @@ def test_without_an_engine_nothing_is_removed(
 async def _make_state(folder: Path) -> None:
     with Owner(folder):
         pass
+
+
+def test_every_folder_of_the_state_directory_goes() -> None:
+    assert {CHANGES, SNAPSHOTS, UPLOADS, SENT} <= {*STATE_NAMES}
