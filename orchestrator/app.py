@@ -45,6 +45,7 @@ from orchestrator.engine.tasks.lost import settle_lost
 from orchestrator.engine.tasks.retention import Retention, keep_of, kept_tidy
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.engine.tasks.watch import Watcher
+from orchestrator.engine.tasks.webhook_delivery import WebhookDelivery
 from orchestrator.engine.workspaces.copies import Copies
 from orchestrator.errors import (
     AgentInvalid,
@@ -61,6 +62,7 @@ from orchestrator.gateway.model.service import missing_credential, open_model_se
 from orchestrator.gateway.model.upstream import Upstream
 from orchestrator.gateway.secrets.secret_store import SecretStore
 from orchestrator.gateway.tools.pool import CallFailed, Sharers, WantedServer
+from orchestrator.gateway.webhook_post import post_message
 from orchestrator.plain_yaml import shortened
 from orchestrator.plan import STAND_IN_RUN, Plan, shown_variables
 from orchestrator.redaction import Redactor, clean_json
@@ -68,6 +70,7 @@ from orchestrator.runners.choice import RunnerWay, choose
 from orchestrator.runners.known import RUNNERS
 from orchestrator.settings import (
     Settings,
+    Webhook,
     environment,
     secret_environment,
 )
@@ -316,6 +319,16 @@ async def open_servers(settings: Settings) -> AsyncIterator[tuple[ToolServers, S
                 yield servers, store
         finally:
             await runtime.aclose()
+
+
+def webhook_delivery(settings: Settings, store: Store) -> WebhookDelivery:
+    """What tells the operator's webhooks of runs; OperatorError if one has no secret."""
+    dialer = Dialer(environ=environment())
+
+    async def post(hook: Webhook, headers: Mapping[str, str], body: bytes) -> tuple[int, str]:
+        return await post_message(hook, dialer, headers, body)
+
+    return WebhookDelivery(settings.webhooks, settings.webhook_secrets, store.webhooks, post)
 
 
 async def log_in_to_server(

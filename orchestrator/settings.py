@@ -16,11 +16,13 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, TypeAdapter, ValidationError
+from pydantic import Field, SecretStr, TypeAdapter, ValidationError, model_validator
 
 from orchestrator.domain import Frozen
+from orchestrator.domain.names import Name
 from orchestrator.domain.words import requirement
 from orchestrator.errors import OperatorError
 
@@ -53,6 +55,39 @@ MOST = 999_999_999
 
 SERVER_FLAG: ContextVar[str] = ContextVar("server", default="")
 """The address that `--server` names, in the command that is carried out."""
+
+
+WebhookEvent = Literal["run.ended", "run.waiting"]
+"""A run that a caller asked for has ended; one asks something, or wants a tool call allowed."""
+
+
+class Webhook(Frozen):
+    """One receiver."""
+
+    name: Name
+    url: Annotated[str, Field(max_length=2000)]
+    events: Annotated[tuple[WebhookEvent, ...], Field(min_length=1)] = ("run.ended", "run.waiting")
+    private: bool = False
+    """It is on this machine, or at a private address; it may speak plain HTTP then."""
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("the url of a webhook begins with https:// and has a host")
+        if parts.username or parts.password:
+            raise ValueError("the url of a webhook has no password in it; its secret is apart")
+        if parts.scheme == "http" and not self.private:
+            raise ValueError(
+                "the url of a webhook begins with https://, unless it is `private: true`"
+            )
+        return self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of its URL."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
 
 
 class Settings(Frozen):
@@ -97,6 +132,10 @@ class Settings(Frozen):
     """ORCHESTRATOR_HTTP_TOKENS: who may call over HTTP, as caller=token, separated by commas."""
     http_hosts: tuple[str, ...] = ()
     """ORCHESTRATOR_HTTP_HOSTS: further names by which clients reach the HTTP server."""
+    webhooks: Annotated[tuple[Webhook, ...], Field(max_length=20)] = ()
+    """ORCHESTRATOR_WEBHOOKS: receivers that are told of runs; as a variable, a list in JSON."""
+    webhook_secrets: dict[str, SecretStr] = {}
+    """ORCHESTRATOR_WEBHOOK_SECRETS: what messages are signed with, as name=whsec_…, by commas."""
     max_runs: Annotated[int, Field(ge=1, le=MOST)] = 8
     """ORCHESTRATOR_MAX_RUNS: how many runs at once; later ones wait for their turn."""
     max_runs_per_agent: Annotated[int, Field(ge=1, le=MOST)] = 8
@@ -170,7 +209,8 @@ class Settings(Frozen):
         """All that is secret in these settings, for what is to be kept out of a log."""
         found = [getattr(self, name) for name in type(self).model_fields]
         single = [each.get_secret_value() for each in found if isinstance(each, SecretStr)]
-        return (*single, *(each.get_secret_value() for each in self.http_tokens.values()))
+        several = (*self.http_tokens.values(), *self.webhook_secrets.values())
+        return (*single, *(each.get_secret_value() for each in several))
 
     @property
     def named_caller(self) -> str:
@@ -482,6 +522,22 @@ def _tokens(text: str) -> dict[str, str]:
     return tokens
 
 
+def _webhook_secrets(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in _names(text)]
+    if not all(name and value for name, _, value in pairs):
+        raise OperatorError(  # and no word of what it is
+            f"{SOURCES['webhook_secrets'].variable} must be name=secret pairs, separated by commas"
+        )
+    return {name: value for name, _, value in pairs}
+
+
+def _json_list(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 _VARIABLES = {
     "engine_candidates": "DOCKER_HOST",
     "tls_dir": "DOCKER_CERT_PATH",
@@ -510,6 +566,8 @@ _PARTS: dict[str, Callable[[str], object]] = {
     "trusted": _paths,
     "http_hosts": _names,
     "http_tokens": _tokens,
+    "webhooks": _json_list,
+    "webhook_secrets": _webhook_secrets,
     "engine_candidates": lambda text: [text],
 }
 
@@ -527,7 +585,7 @@ _USER = frozenset(
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
         *("agent_image", "base_image", "claude_binary", "npm_registry"),
         *("trusted", "keep_days", "keep_mb", "upload_mb", "server", "token_file"),
-        *("metrics", "log_json"),
+        *("metrics", "log_json", "webhooks"),
         *("gateway_rules", "gateway_default_agent", "gateway_debug"),
     )
 )

@@ -176,7 +176,7 @@ def test_every_secret_stays_out_of_files_and_of_what_agents_can_name(
     secret = {
         *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
         *("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ORCHESTRATOR_HTTP_TOKENS"),
-        *("ORCHESTRATOR_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS"),
+        *("ORCHESTRATOR_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS", "ORCHESTRATOR_WEBHOOK_SECRETS"),
     }
     assert secret == CREDENTIAL_VARIABLES
     assert not [s for s in SOURCES.values() if s.variable in secret and s.writer != "environment"]
@@ -218,7 +218,7 @@ def test_what_decides_over_the_machine_is_the_users(tmp_path: Path) -> None:
         *("state_dir", "cache_dir", "allowed_roots", "scripted", "http_hosts"),
         *("agent_image", "base_image", "claude_binary", "npm_registry"),
         *("trusted", "keep_days", "keep_mb", "upload_mb", "server", "token_file"),
-        *("metrics", "log_json"),
+        *("metrics", "log_json", "webhooks"),
         *("gateway_rules", "gateway_default_agent", "gateway_debug"),
     }
 

@@ -22,6 +22,7 @@ from orchestrator.store.reports import Reports
 from orchestrator.store.request_keys import RequestKeys, claim
 from orchestrator.store.schema import RUN_TABLES
 from orchestrator.store.threads import Threads, check_thread
+from orchestrator.store.webhook_rows import WebhookRows
 
 ROW_BYTES = 100
 """Roughly what a row takes on the disk besides its texts."""
@@ -100,6 +101,7 @@ class Store:
         self.reports = Reports(self.database)
         self.request_keys = RequestKeys(self.database)
         self.threads = Threads(self.database)
+        self.webhooks = WebhookRows(self.database)
         self.numbered_events = NumberedEvents(path)
         self._owner = owner
         self._told: Callable[[], None] = lambda: None

@@ -54,7 +54,20 @@ async def remote_client(
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """An HTTP client that reaches what server.yaml allows, and nothing else."""
     scheme = "http" if (server.url or "").startswith("http://") else "https"
-    rules = EgressRules(remote_network(server))
+    async with vetted_client(remote_network(server), scheme, dialer, decided, auth) as client:
+        yield client
+
+
+@asynccontextmanager
+async def vetted_client(
+    network: Network,
+    scheme: str,
+    dialer: Dialer,
+    decided: Decided,
+    auth: httpx2.Auth | None = None,
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """An HTTP client that reaches what a network allows, and nothing else."""
+    rules = EgressRules(network)
     backend = _VettedConnections(rules, dialer, decided, scheme)
     timeout = httpx2.Timeout(REMOTE_SECONDS, read=None)
     async with httpx2.AsyncClient(
@@ -187,7 +200,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
         if request.url.scheme != "https" and not self._rules.name(host, port).private:
             raise httpx2.ConnectError(
                 f"{host}:{port} blocked: it would be plain HTTP, which others can read, and the "
-                "host is not under network.allow_private in server.yaml"
+                "host is not said to be on the inside (network.allow_private in server.yaml)"
             )
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":

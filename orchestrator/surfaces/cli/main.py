@@ -23,6 +23,7 @@ from orchestrator.surfaces.cli.plan import plan
 from orchestrator.surfaces.cli.records.audit import audit
 from orchestrator.surfaces.cli.records.cost import cost
 from orchestrator.surfaces.cli.records.runs import logs, runs_app
+from orchestrator.surfaces.cli.records.webhooks import webhooks_app
 from orchestrator.surfaces.cli.run import run
 from orchestrator.surfaces.cli.serve import serve
 from orchestrator.surfaces.cli.servers import servers_app
@@ -63,6 +64,7 @@ app.add_typer(agents_app, name="agents")
 app.add_typer(images_app, name="images")
 app.add_typer(servers_app, name="servers")
 app.add_typer(sessions_app, name="sessions")
+app.add_typer(webhooks_app, name="webhooks")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -80,6 +80,11 @@ def settings_to_serve(agents_dir: Path | None, **more: object) -> Settings:
         with no_collecting():
             from orchestrator.telemetry.exporting import check_exporter
         check_exporter(settings)
+    if settings.webhooks:  # the same
+        with no_collecting():
+            from orchestrator.gateway.webhook_post import webhook_key
+        for hook in settings.webhooks:
+            webhook_key(hook.name, settings.webhook_secrets.get(hook.name))
     if settings.log_json:
         log_as_json(settings)
     return settings

@@ -103,10 +103,17 @@ async def _opened_late(
         async def note_stranger(where: str, why: str) -> None:
             await service.note_stranger(where, why)
 
+        async def tell_webhooks() -> None:
+            if settings.webhooks:
+                from orchestrator.app import webhook_delivery
+
+                await late.until_open()
+                await webhook_delivery(settings, service.store).serve()
+
         def web(allowed: TransportSecuritySettings) -> Api:
             from orchestrator.surfaces.http.api import Api, Behind  # stdin and stdout need neither
 
             return Api(Behind(settings, service, late.tasks, late.open, note_stranger), allowed)
 
-        beside = (watch, keep_warm, until_broken)
+        beside = (watch, keep_warm, until_broken, tell_webhooks)
         yield Served(server, beside, late.leave, note_stranger, web, late.open)
