@@ -17,7 +17,7 @@ import anyio.to_thread
 import httpx2
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.client.connection import ServerConnection, refusal_of, sse
+from orchestrator.client.connection import ServerConnection, sse
 from orchestrator.client.documents import (
     RemoteAgent,
     RemoteEvent,
@@ -28,8 +28,14 @@ from orchestrator.client.documents import (
     WhoAmI,
 )
 from orchestrator.client.packing import PackedTree
-from orchestrator.errors import OperatorError, RunNotFound, RunRefused, ServerAway
-from orchestrator.workspace.archives.kept_changes import take_changes
+from orchestrator.errors import (
+    ApplyRefused,
+    OperatorError,
+    RunNotFound,
+    RunRefused,
+    ServerAway,
+)
+from orchestrator.workspace.archives.kept_changes import ARCHIVE_BYTES, take_changes
 from orchestrator.workspace.changes.collected import Changes
 from orchestrator.workspace.kept import RUN_ID
 
@@ -137,8 +143,9 @@ class OrchestratorClient:
         while len(found) < limit:
             params["limit"] = min(limit - len(found), PAGE_RUNS)
             page = await self._json("/v1/runs", params=params)
-            found += [_read(RemoteRow, each) for each in page["items"]]
-            if not page.get("next_cursor"):
+            items = _items(page)
+            found += [_read(RemoteRow, each) for each in items]
+            if not (items and page.get("next_cursor")):
                 break
             params["cursor"] = page["next_cursor"]
         return found
@@ -158,14 +165,14 @@ class OrchestratorClient:
         """Tell an agent something; the run that hears it, which is a new one if this has ended."""
         path = f"/v1/runs/{_part(run_id)}/input"
         said = await self._posted(path, {"text": text, "now": now})
-        return str(said["run_id"])
+        return str(said.get("run_id", ""))
 
     # Questions and approvals
 
     async def inbox(self) -> list[WaitingWord]:
         """What waits for a word, the oldest first."""
         said = await self._json("/v1/inbox")
-        return [_read(WaitingWord, each) for each in said["items"]]
+        return [_read(WaitingWord, each) for each in _items(said)]
 
     async def answer(self, run_id: str, message_id: str, answer: str) -> RemoteRun:
         path = f"/v1/runs/{_part(run_id)}/questions/{_part(message_id)}"
@@ -203,10 +210,11 @@ class OrchestratorClient:
         while True:
             params = {"after": after, "limit": PAGE_EVENTS}
             page = await self._json(path, params=params)
-            found += [_read(RemoteEvent, each) for each in page["items"]]
-            if len(page["items"]) < PAGE_EVENTS:
+            items = [_read(RemoteEvent, each) for each in _items(page)]
+            found += items
+            if len(items) < PAGE_EVENTS or items[-1].id <= after:
                 return found
-            after = found[-1].id
+            after = items[-1].id
 
     async def _followed(self, path: str, after: int | None) -> AsyncIterator[RemoteEvent]:
         cursor = after
@@ -220,7 +228,7 @@ class OrchestratorClient:
                     elif frame.event == "gap_detected":
                         raise RunRefused(f"events were removed before they were read: {frame.data}")
                     elif frame.data:
-                        event = _read(RemoteEvent, frame.json())
+                        event = _read(RemoteEvent, _said_in(frame))
                         cursor = event.id
                         yield event
             except ServerAway:
@@ -241,8 +249,7 @@ class OrchestratorClient:
                 async for frame in sse(response):
                     yield frame
             else:
-                await response.aread()
-                raise refusal_of(response, self.url)
+                await self.connection.read(response)
 
     # Workspaces and changes
 
@@ -301,10 +308,13 @@ class OrchestratorClient:
     async def _fetch(self, path: str, archive: Path) -> None:
         async with self.connection.stream("GET", path) as response:
             if response.status_code != 200:
-                await response.aread()
-                raise refusal_of(response, self.url)
+                await self.connection.read(response)
+            size = 0
             async with await anyio.open_file(archive, "wb") as file:
-                async for piece in response.aiter_bytes():
+                async for piece in response.aiter_raw():
+                    size += len(piece)
+                    if size > ARCHIVE_BYTES:
+                        raise ApplyRefused(f"{self.url} sends more changes than a run can make")
                     await file.write(piece)
 
     # The server
@@ -317,7 +327,7 @@ class OrchestratorClient:
 
     async def agents(self) -> list[RemoteAgent]:
         said = await self._json("/v1/agents")
-        return [_read(RemoteAgent, each) for each in said["items"]]
+        return [_read(RemoteAgent, each) for each in _items(said)]
 
     async def agent(self, name: str) -> RemoteAgent:
         return await self._get(f"/v1/agents/{_part(name)}", RemoteAgent)
@@ -369,13 +379,31 @@ def _taken(archive: Path, folder: Path) -> Changes:
     return take_changes(pieces(), folder)
 
 
-def _json_of(response: httpx2.Response) -> Any:
+def _json_of(response: httpx2.Response) -> dict[str, Any]:
     try:
-        return response.json()
-    except ValueError as exc:
+        said = response.json()
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
         raise OperatorError(
             f"{response.url.host} answers, but not as an orchestrator does; is the address right?"
-        ) from exc
+        )
+    return said
+
+
+def _items(page: Mapping[str, Any]) -> list[Any]:
+    items = page.get("items")
+    if not isinstance(items, list):
+        raise OperatorError("the server's list is none; is it of another version?")
+    return items
+
+
+def _said_in(frame: httpx2.ServerSentEvent) -> Any:
+    """What a server-sent event says; None for what is no JSON."""
+    try:
+        return frame.json()
+    except (ValueError, RecursionError):
+        return None
 
 
 def _read(model: type[M], said: object) -> M:
@@ -391,7 +419,7 @@ def _read(model: type[M], said: object) -> M:
 
 
 def _newest(frame: httpx2.ServerSentEvent) -> int | None:
-    said = frame.json()
+    said = _said_in(frame)
     newest = said.get("newest_event_id") if isinstance(said, dict) else None
     return newest if isinstance(newest, int) else None
 

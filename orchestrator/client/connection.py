@@ -37,6 +37,12 @@ LONGEST_PAUSE_SECONDS = 2.0
 EVENT_BYTES = 64 * 1024 * 1024
 """Of one server-sent event."""
 
+ANSWER_BYTES = 512 * 1024 * 1024
+"""Of an answer that is read whole."""
+
+PLAIN = "identity"
+"""The only encoding of an answer that is taken: what is packed may be of any size."""
+
 Body = bytes | AsyncIterator[bytes]
 
 HttpAnswer = httpx2.Response
@@ -52,7 +58,7 @@ class ServerConnection:
         self.url = checked_url(url, has_token=bool(token))
         """Without a slash at its end."""
         local = is_this_machine(url)
-        headers = {"User-Agent": f"orchestrator/{__version__}"}
+        headers = {"User-Agent": f"orchestrator/{__version__}", "Accept-Encoding": PLAIN}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         self._http = httpx2.AsyncClient(
@@ -94,6 +100,8 @@ class ServerConnection:
                 timeout=timeout,
             ) as response:
                 self._answered = True
+                if response.headers.get("content-encoding", PLAIN) != PLAIN:
+                    raise OperatorError(f"{self.url} answers packed, which nobody has asked for")
                 yield response
         except (httpx2.HTTPError, httpx2.StreamError) as exc:
             unsent = isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout)
@@ -124,10 +132,26 @@ class ServerConnection:
             json=json,
             seconds=seconds,
         ) as response:
-            await response.aread()
-        if response.status_code >= 300:
-            raise refusal_of(response, self.url)
-        return response
+            return await self.read(response)
+
+    async def read(self, response: httpx2.Response) -> httpx2.Response:
+        """All of an answer; an error of ours for one that says no."""
+        whole = await self.whole(response)
+        if whole.status_code >= 300:
+            raise refusal_of(whole, self.url)
+        return whole
+
+    async def whole(self, response: httpx2.Response) -> httpx2.Response:
+        """All of an answer, within bounds."""
+        found = bytearray()
+        async for piece in response.aiter_raw():
+            found += piece
+            if len(found) > ANSWER_BYTES:
+                raise OperatorError(f"the answer of {self.url} does not end; is the address right?")
+        kind = {"content-type": response.headers.get("content-type", "")}
+        return httpx2.Response(
+            response.status_code, headers=kind, content=bytes(found), request=response.request
+        )
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Do something that may be done twice; again, while a server that was there is away."""
@@ -202,7 +226,7 @@ def refusal_of(response: httpx2.Response, url: str) -> OrchestratorError:
     """What an answer says that is no yes, as the error that it would be here."""
     try:
         said = response.json()
-    except (ValueError, httpx2.StreamError):
+    except (ValueError, RecursionError, httpx2.StreamError):
         said = {}
     said = said if isinstance(said, dict) else {}
     code, detail = str(said.get("code") or ""), str(said.get("detail") or said.get("error") or "")
@@ -223,6 +247,8 @@ def _kinds() -> dict[str, type[OrchestratorError]]:
     """Errors by their codes; of those with the same one, the widest."""
     found: dict[str, type[OrchestratorError]] = {}
     for each in vars(errors).values():
+        if each is ServerAway:  # nobody says so of itself, and it would be asked for again
+            continue
         if isinstance(each, type) and issubclass(each, OrchestratorError):
             known = found.get(each.code)
             if known is None or issubclass(known, each):

@@ -203,10 +203,10 @@ class Relay:
                     if said is not None and await self._passed_on(message, said, opened):
                         return True
                 raise ServerAway(f"the orchestrator at {self._connection.url} broke off its answer")
-            body = await response.aread()
-        said = _object(body) if kind == "application/json" else None
+            whole = await self._connection.whole(response)
+        said = _object(whole.content) if kind == "application/json" else None
         if said is None or not is_answer(said):
-            raise self._no_answer(response)
+            raise self._no_answer(whole)
         return await self._passed_on(message, said, opened)
 
     async def _passed_on(self, message: Message, said: Message, opened: str) -> bool:
@@ -256,16 +256,15 @@ class Relay:
             if known.session != forgotten or known.hello is None:
                 return  # another request has done it
             async with self._post({**known.hello, "id": "again"}, "") as response:
+                whole = await self._connection.whole(response)
                 if response.status_code != 200:
-                    await response.aread()
-                    raise self._no_answer(response)
+                    raise self._no_answer(whole)
                 known.session = response.headers.get(SESSION_ID, "")
-                await response.aread()
         await self._tell({"jsonrpc": "2.0", "method": "notifications/initialized"})
         for request in known.subscribed.values():
             with suppress(OrchestratorError):
                 async with self._post({**request, "id": "again"}, known.session) as response:
-                    await response.aread()
+                    await self._connection.whole(response)
 
     async def _tell(self, message: Message) -> None:
         """Send what has no answer: a notification, or the client's own answer to the server."""
@@ -273,7 +272,7 @@ class Relay:
             return  # the newer era has none over HTTP
         with suppress(ServerAway):  # whom it was for is gone
             async with self._post(message, self._handshake.session) as response:
-                await response.aread()
+                await self._connection.whole(response)
 
     async def _listen(self) -> None:
         """What a server says of itself in the older era, as long as the client is there."""
@@ -317,6 +316,6 @@ class Relay:
 def _object(body: bytes) -> Message | None:
     try:
         said = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return said if isinstance(said, dict) else None

@@ -28,6 +28,9 @@ from orchestrator.workspace.reading.pack import BATCH, MAX_ENTRIES
 CHANGES_BYTES = 4096 * MIB
 """Of all that a run may have changed."""
 
+ARCHIVE_BYTES = 2 * CHANGES_BYTES
+"""Of the tar with them: also their list, and a header for each."""
+
 MANIFEST_BYTES = 256 * MIB
 
 _OBJECT = re.compile(rf"{OBJECTS}/[0-9a-f]{{64}}")

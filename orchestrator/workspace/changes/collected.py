@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints
 
 from orchestrator.domain import Frozen
 from orchestrator.domain.result import ChangedFile
@@ -137,7 +137,7 @@ def load_changes(folder: Path) -> Changes:
         raise ApplyRefused(
             f"no changes are kept in {folder}: the agent worked on no copy, or they were removed"
         ) from exc
-    except (OSError, ValidationError) as exc:
+    except (OSError, ValueError) as exc:  # also of a text that is none
         raise ApplyRefused(
             f"the changes kept in {folder} cannot be read ({type(exc).__name__}); "
             "run the agent again"
