@@ -37,7 +37,7 @@ LONGEST_PAUSE_SECONDS = 2.0
 EVENT_BYTES = 64 * 1024 * 1024
 """Of one server-sent event."""
 
-ANSWER_BYTES = 512 * 1024 * 1024
+WHOLE_ANSWER_BYTES = 512 * 1024 * 1024
 """Of an answer that is read whole."""
 
 PLAIN = "identity"
@@ -146,7 +146,7 @@ class ServerConnection:
         found = bytearray()
         async for piece in response.aiter_raw():
             found += piece
-            if len(found) > ANSWER_BYTES:
+            if len(found) > WHOLE_ANSWER_BYTES:
                 raise OperatorError(f"the answer of {self.url} does not end; is the address right?")
         kind = {"content-type": response.headers.get("content-type", "")}
         return httpx2.Response(

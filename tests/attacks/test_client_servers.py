@@ -133,7 +133,7 @@ async def test_events_that_are_none(liar: Liar) -> None:
 async def test_answers_that_are_too_much(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> None:
     liar.says(gzip.compress(b"{}"), "Content-Encoding: gzip")
     assert "packed" in str(await refused(liar, OrchestratorClient.me))
-    monkeypatch.setattr(connection, "ANSWER_BYTES", 1000)
+    monkeypatch.setattr(connection, "WHOLE_ANSWER_BYTES", 1000)
     monkeypatch.setattr(client_api, "ARCHIVE_BYTES", 1000)
     liar.says(b"0" * 2000)
     assert isinstance(await refused(liar, lambda client: client.patch(RUN)), OperatorError)
