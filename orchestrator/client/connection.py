@@ -101,7 +101,9 @@ class ServerConnection:
             ) as response:
                 self._answered = True
                 if response.headers.get("content-encoding", PLAIN) != PLAIN:
-                    raise OperatorError(f"{self.url} answers packed, which nobody has asked for")
+                    raise OperatorError(
+                        f"{self.url} sends a packed answer; this client takes only plain ones"
+                    )
                 yield response
         except (httpx2.HTTPError, httpx2.StreamError) as exc:
             unsent = isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout)
