@@ -7,7 +7,7 @@ import { View, ago, empty, label, status, toast } from "../parts.js";
 import "../virtual-list.js";
 
 const ROW_PIXELS = 46;
-const STATUSES = ["open", "pending", "running", "paused", "waiting_parent_reply", "completed", "failed", "cancelled", "timed_out"];
+const STATUSES = ["open", "pending", "running", "paused", "waiting_parent_reply", "parent_replied", "completed", "failed", "cancelled", "timed_out"];
 
 /** `agent:x status:failed caller:me some words` -> what the server is asked for, and words to look for. */
 export const parsed = (text) => {
@@ -64,6 +64,11 @@ export class RunsView extends View {
   #choose() {
     sessionStorage.setItem("orchestrator.filter", this.filter.value);
     const { wanted } = parsed(this.filter.value);
+    const unknown = wanted.status?.find((name) => !STATUSES.includes(name));
+    if (unknown) {
+      toast(`there is no status '${unknown}'; there are ${STATUSES.join(", ")}, waiting`, "bad");
+      return;
+    }
     if (JSON.stringify(wanted) !== JSON.stringify(model.filter))
       model.choose(wanted).catch((error) => toast(error.message, "bad"));
     this.update(new Set(["runs"]));
