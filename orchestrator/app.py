@@ -471,6 +471,8 @@ class ShownPlan(NamedTuple):
     """Runners that would go on where the first cannot."""
     passed_over: tuple[str, ...] = ()
     """Runners that would not be tried, and why."""
+    no_credential: str = ""
+    """The variables of which one has to be set for its model: a run would fail."""
 
 
 class ShownTrust(NamedTuple):
@@ -532,6 +534,7 @@ async def show_plan(settings: Settings, agent_name: str, workspace: Path | None)
         *(plan, prepared.labels, unset, shown_trust, prepared.brokered),
         next_ways=prepared.others,
         passed_over=prepared.passed_over,
+        no_credential=missing_credential(settings, plan.way.wire_format),
     )
 
 
@@ -646,10 +649,13 @@ def _ca_certificates(environ: Mapping[str, str]) -> str:
         raise OperatorError(f"SSL_CERT_FILE={path} cannot be read; correct or unset it") from exc
 
 
-def _script(settings: Settings, agent: AgentSpec) -> Upstream | None:
+def _script(settings: Settings, agent: AgentSpec, runner: str) -> Upstream | None:
+    """What plays the model of an agent on a runner: its script for that one, or for all."""
     if not settings.scripted:
         return None
-    path = settings.agents_dir / agent.name / "script.yaml"
+    folder = settings.agents_dir / agent.name
+    path = folder / f"script.{runner}.yaml"
+    path = path if path.exists() else folder / "script.yaml"
     if not path.exists():
         raise OperatorError(
             f"ORCHESTRATOR_SCRIPTED is set, and there is no {path} to play the model; write one, "

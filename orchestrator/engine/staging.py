@@ -52,8 +52,8 @@ from orchestrator.workspace.agent_files import digest_of, place_agent_files
 
 log = logging.getLogger(__name__)
 
-ScriptOf = Callable[[AgentSpec], Upstream | None]
-"""A script that plays the model for this agent; None for the real model."""
+ScriptOf = Callable[[AgentSpec, str], Upstream | None]
+"""A script that plays the model for this agent on this runner; None for the real model."""
 
 FRESH_SECONDS = 10.0
 """What was looked up when a task was accepted is looked up again if it begins later than that."""
@@ -215,7 +215,7 @@ class Gateway:
 
     models: ModelService
     dialer: Dialer
-    script_of: ScriptOf = lambda _: None
+    script_of: ScriptOf = lambda *_: None
     scripted: bool = False
     """Scripts play the model, for all agents."""
 
@@ -228,7 +228,7 @@ class Gateway:
     def reach(self, prepared: Prepared) -> Reach:
         """Services for a container of this agent. They refuse everything until `bind`."""
         agent = prepared.agent
-        script = self.script_of(agent)
+        script = self.script_of(agent, prepared.way.runner)
         model = self.models.access(
             wire_format=prepared.way.wire_format,
             upstream=script,

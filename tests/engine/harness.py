@@ -170,8 +170,8 @@ class HeldModel:
         self._script_of = gateway.script_of
         service._staging._gateway = replace(gateway, script_of=self._held)
 
-    def _held(self, agent: AgentSpec) -> Upstream:
-        script = self._script_of(agent)
+    def _held(self, agent: AgentSpec, runner: str) -> Upstream:
+        script = self._script_of(agent, runner)
         assert script is not None
         return _Held(script, self)
 

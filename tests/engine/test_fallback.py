@@ -82,7 +82,7 @@ class Models:
         }
         staging = self.service._staging
         staging._gateway = replace(
-            staging._gateway, script_of=lambda agent: models[agent.model].upstream()
+            staging._gateway, script_of=lambda agent, _: models[agent.model].upstream()
         )
 
 

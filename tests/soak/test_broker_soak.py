@@ -155,8 +155,8 @@ class Meeting:
             self.all_there.set()
         await self.over.wait()
 
-    def _attended(self, agent: AgentSpec) -> Upstream:
-        script = self._script_of(agent)
+    def _attended(self, agent: AgentSpec, runner: str) -> Upstream:
+        script = self._script_of(agent, runner)
         assert script is not None
         return _Attended(script, self)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -406,9 +407,15 @@ def _answers_since_task(heard: list[Overheard]) -> int:
     for each in heard:
         if each.who == "model":
             count += 1
-        elif each.who == "user" and each.text:
+        elif each.who == "user" and each.text and not NO_TASK.match(each.text):
             count = 0
     return count
+
+
+NO_TASK = re.compile(r"Task:$|\S+ was refused: ")
+"""What begins no task: a heading (acp), which its task follows, and a message of a runner that tells
+its agent so why a call was refused (codex, acp).
+"""
 
 
 async def _played(

@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 from orchestrator.containers.docker.runtime import DockerRuntime
-from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.events import Event
 from orchestrator.domain.task import Task
 from orchestrator.engine.service import Service
@@ -41,7 +40,7 @@ def play_in_turn(service: Service, *steps: Steps) -> None:
     """Have each container's model play the next of these scripts."""
     scripts = iter(steps)
 
-    def script_of(_: AgentSpec) -> Upstream:
+    def script_of(*_: object) -> Upstream:
         return ScriptedModel(Script.model_validate({"steps": list(next(scripts))})).upstream()
 
     service._staging._gateway = replace(service._staging._gateway, script_of=script_of)

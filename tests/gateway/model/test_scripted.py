@@ -10,6 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from orchestrator.app import _script
+from orchestrator.domain.agent import AgentSpec
 from orchestrator.errors import AuthorError
 from orchestrator.gateway.model.scripted import (
     STEP_FORMS,
@@ -23,6 +25,7 @@ from orchestrator.gateway.model.scripted import (
     load_script,
 )
 from orchestrator.gateway.model.upstream import UpstreamLost, UpstreamRequest
+from orchestrator.settings import read_settings
 
 pytestmark = pytest.mark.anyio
 
@@ -290,6 +293,20 @@ def test_a_wrong_script_is_told_by_line_with_what_to_write(
 def test_a_script_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(AuthorError, match="cannot be read"):
         load_script(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(("runner", "said"), [("codex", "of codex"), ("claude", "of all")])
+async def test_a_script_for_a_runner_goes_before_the_one_for_all(
+    tmp_path: Path, runner: str, said: str
+) -> None:
+    folder = tmp_path / "agents" / "a"
+    folder.mkdir(parents=True)
+    (folder / "script.yaml").write_text("steps: [{text: of all}]")
+    (folder / "script.codex.yaml").write_text("steps: [{text: of codex}]")
+    settings = read_settings({"ORCHESTRATOR_SCRIPTED": "1", "HOME": str(tmp_path)}, tmp_path)
+    upstream = _script(settings, AgentSpec(name="a", description="A."), runner)
+    assert isinstance(upstream, ScriptedUpstream)
+    assert upstream._script.steps == (ScriptedReply(blocks=(Text(text=said),)),)
 
 
 @pytest.mark.parametrize("name", ["code-runner", "docs-reader", "github", "web-search"])

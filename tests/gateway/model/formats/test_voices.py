@@ -157,6 +157,20 @@ async def test_how_an_answer_stopped_is_known_outside(
     assert (stage.access.bill.last.verdict, stage.access.bill.streak().failed) == (verdict, 0)
 
 
+async def test_a_word_about_a_refused_call_does_not_begin_the_script_anew() -> None:
+    script = Script.model_validate({"each_task": True, "steps": [{"text": "1"}, {"text": "2"}]})
+    access = ModelAccess(ScriptedModel(script).upstream(), wire_format="responses")
+    told = [
+        {"role": "user", "content": [{"type": "input_text", "text": "do it"}]},
+        {"type": "function_call", "call_id": "t", "name": "exec_command", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "t", "output": "declined"},
+        {"role": "user", "content": [{"type": "input_text", "text": "Task:"}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "Bash was refused: no"}]},
+    ]
+    answer = await RESPONSES.post(access, RESPONSES.body(input=told))
+    assert text_of(RESPONSES, events(answer)) == "2"
+
+
 @in_every_format
 async def test_what_was_said_and_what_tools_gave_back_is_heard(dialect: Dialect) -> None:
     script = Script.model_validate(
