@@ -45,6 +45,12 @@ _MAKERS = (
 )
 
 
+_OF_OTHERS: tuple[WireFormat, ...] = ("anthropic", "chat", "responses", "gemini")
+"""How a model of a maker that is not known is asked for: most of those whose API is like OpenAI's
+have its older one, and not all have the newer.
+"""
+
+
 class RunnerWay(Frozen):
     """One way to run an agent."""
 
@@ -139,7 +145,7 @@ def _candidate(
 ) -> RunnerWay:
     runner = runners.get(name)
     if runner is None:
-        raise _Unfit("this version cannot run it")
+        raise _Unfit(f"there is no such runner here; there are {', '.join(runners)}")
     model = model_on(agent, name, runner)
     if not agent.runner and wish.config is not None and "model" in agent.model_fields_set:
         listed = [entry.models for entry in wish.config.runners if entry.name == name]
@@ -147,8 +153,10 @@ def _candidate(
             raise _Unfit(f"the runner configuration does not list {model} for it")
     formats = wire_formats(runner, model)
     if not formats:
+        alias = re.match(_ALIAS, model) and "anthropic" in runner.wire_formats
+        why = f"does not know the alias {model}" if alias else f"cannot have {model}"
         raise _Unfit(
-            f"it cannot have {model}; name a model for it in agent.md: "
+            f"it {why}; name a model for it in agent.md: "
             f"`models: {{{name}: {runner.default_model}}}`"
         )
     usable = [each for each in formats if not lacks(each)]
@@ -168,7 +176,7 @@ def wire_formats(runner: Runner, model: str) -> tuple[WireFormat, ...]:
     """What the runner speaks by which the model can be had; of a model that is not known, all."""
     family = _family(model)
     if family is None:
-        return runner.wire_formats
+        return tuple(each for each in _OF_OTHERS if each in runner.wire_formats)
     if re.match(_ALIAS, model) and not runner.abilities.knows_aliases:
         return ()
     return tuple(each for each in runner.wire_formats if each in family.wire_formats)

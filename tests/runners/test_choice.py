@@ -77,6 +77,9 @@ NO_ANTHROPIC = ALL - {"anthropic"}
         ({"model": "codex-1"}, None, None, ALL, ["codex codex-1 responses"], []),
         ({"model": "gemini-3-pro"}, None, None, ALL, ["gemini gemini-3-pro gemini"], []),
         ({"model": "llama-9"}, None, None, ALL, ["claude llama-9 anthropic"], []),
+        ({"model": "llama-9", "runner": ["copilot", "opencode", "codex"]}, None, None,
+         frozenset({"openai"}), ["copilot llama-9 chat", "opencode llama-9 chat",
+         "codex llama-9 responses"], []),
         # by agent.md
         ({"runner": ["codex"]}, None, None, ALL, [CODEX], []),
         ({"runner": ["opencode"], "model": "gemini-3-pro"}, None, None, ALL,
@@ -134,3 +137,7 @@ def test_an_agent_that_no_runner_can_run_is_told_what_to_write() -> None:
         ways({"runner": ["codex"], "model": "sonnet"})
     with pytest.raises(AgentInvalid, match="does not list gemini-3-pro"):
         ways({"model": "gemini-3-pro"}, None, CONFIG[:2])
+    with pytest.raises(AgentInvalid, match="copilot: it does not know the alias opus; name a m"):
+        ways({"runner": ["copilot"], "model": "opus"})
+    with pytest.raises(AgentInvalid, match="codx: there is no such runner here; there are claude"):
+        ways({}, None, [{"name": "codx", "priority": 1}])

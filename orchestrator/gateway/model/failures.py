@@ -60,6 +60,11 @@ def model_failure(reason: Reason, said: str, way: ModelWay, verdict: ModelVerdic
             )
         case "api_overloaded":
             return f"{where} is overloaded{words}; run it again later"
+        case "api_error" if verdict == "unreachable" and UNREACHABLE not in said:
+            return (
+                f"{UNREACHABLE} at {way.address}; check {way.base_variable}, the network and the "
+                "proxy settings"
+            )
         case "api_error":
             return _api_error(where, said, way)
         case "max_tokens":

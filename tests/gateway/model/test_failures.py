@@ -111,6 +111,10 @@ def test_an_account_that_is_used_up_is_told_as_that() -> None:
 def test_an_api_that_cannot_be_reached_is_told_in_our_own_words() -> None:
     answer = unreachable(UpstreamLost("connect error at http://127.0.0.1:9"))
     said = f"502 {answer.message}"
+    assert model_failure("api_error", "the CLI's own words", WAY, "unreachable") == (
+        "the orchestrator cannot reach the model API at https://api.test; check "
+        "ANTHROPIC_BASE_URL, the network and the proxy settings"
+    )
     assert model_failure("api_error", said, WAY).startswith(
         "the orchestrator cannot reach the model API (connect error at http://127.0.0.1:9); check "
         "ANTHROPIC_BASE_URL, the network and the proxy settings"
