@@ -192,6 +192,10 @@ def use_problems(use: ServerUse, lock: ToolLock) -> Iterator[tuple[str, str]]:
                 yield field, f"{pattern} fits none of the {what}s that {use.use} was pinned with"
     for pattern, values in use.arguments.items():
         tool = lock.tool(pattern)
+        fits = [each for each in lock.tools if fnmatchcase(each.name, pattern)]
+        for name in values if fits and not tool else ():
+            if not any(name in _properties(each) for each in fits):
+                yield "arguments", f"no tool that {pattern} fits has an argument {name}"
         for name, value in values.items() if tool else ():
             schema = _properties(tool).get(name) if tool else None
             if schema is None:

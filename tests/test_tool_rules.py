@@ -235,6 +235,7 @@ def test_a_pattern_that_fits_nothing_and_a_value_that_does_not_fit_are_told() ->
         ("deny", "nothing fits none of the tools that s was pinned with"),
         ("arguments", "list has no argument nope"),
         ("arguments", "list does not take this number: /: 'x' is not of type 'integer'"),
+        ("arguments", "no tool that * fits has an argument nope"),
     ]
 
 

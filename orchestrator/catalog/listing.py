@@ -12,6 +12,9 @@ from orchestrator.domain.tool_server import SERVERS
 
 AGENT_FILE = "agent.md"
 
+SCRIPT_FILE = "script.yaml"
+"""What plays the model; of an agent that is a single file, in a folder of the agent's name."""
+
 MISNAMED = frozenset((AGENT_FILE, "agent.markdown", "agent.mdx", "agent.txt", "agents.md"))
 """Names of a folder's file that its author took for agent.md, in small letters."""
 
@@ -56,10 +59,12 @@ class AgentPlaces:
         self._look(agents_dir, 0)
         if self.folders or self.files or self.misnamed:
             for folder in self._bare:
+                if self.files and holds(folder, SCRIPT_FILE):  # which plays the model of one
+                    continue
                 self._note(folder, "holds no agent.md; write one, or move the folder elsewhere")
         elif self._bare:  # of a directory that is none of agents, one thing is to be said
             near = [note for note in self.notes if note.path.parent == agents_dir]
-            self.notes = [note for note in near if note.path.suffix in (".md", ".yaml")]
+            self.notes = [note for note in near if note.path.suffix in (".md", ".yaml", ".yml")]
             self._note(agents_dir, NO_AGENT_IN_IT)
 
     def _look(self, folder: Path, depth: int) -> None:
@@ -106,6 +111,8 @@ class AgentPlaces:
                 self.files.append(path)
             else:
                 self._note(path, "is a link out of the agents directory, and is not followed")
+        elif depth == 0 and path.suffix == ".yml":
+            self._note(path, "is not read, as its name does not end in .yaml; rename it")
 
     def _count(self) -> int:
         return len(self.folders) + len(self.files) + len(self.misnamed) + len(self.notes)

@@ -52,6 +52,18 @@ def test_files_in_folders_are_agents_beside_our_own(tmp_path: Path) -> None:
     assert catalog.broken == ()
 
 
+def test_a_script_of_a_file_has_a_folder_and_a_yml_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "tester.yaml", "persona: Test.\ndescription: Tests.\ntools: Read\n")
+    write(tmp_path / "tester" / "script.yaml", "steps: [{text: hi}]\n")
+    write(tmp_path / "empty" / "notes", "-\n")
+    write(tmp_path / "other.yml", "persona: Test.\ndescription: Tests.\n")
+    assert [line for line in told(load_catalog(tmp_path), tmp_path) if "tester" not in line] == [
+        "other.yml: is not read, as its name does not end in .yaml; rename it",
+        "empty: holds no agent.md; write one, or move the folder elsewhere",
+    ]
+    assert not any("tester:" in line for line in told(load_catalog(tmp_path), tmp_path))
+
+
 def test_our_own_stays_strict_and_no_file_takes_its_place(tmp_path: Path) -> None:
     write(tmp_path / "reviewer" / "agent.md", reviewer(fields="color: red\neffort: high"))
     write(tmp_path / "reviewer.md", reviewer())
