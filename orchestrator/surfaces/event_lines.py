@@ -16,6 +16,8 @@ LABELS = {
     "tool_call": ("uses", "cyan"),
     "tool_result": ("result", "dim"),
     "mcp_failed": ("no server", "red"),
+    "server_call": ("calls", "dim"),
+    "server_denied": ("refused", "bold yellow"),
     "model_request": ("model", "dim"),
     "api_retry": ("retrying", "yellow"),
     "schema_failed": ("sent back", "bold yellow"),

@@ -91,7 +91,8 @@ def tried(result: RunResult) -> str:
         return ""
     over = ", ".join(each.runner for each in result.tried if each.passed_over)
     said = ", ".join(f"{e.runner} ({e.reason})" for e in result.tried if not e.passed_over)
-    parts = [f"{said} could not go on, {result.runner} did"] * bool(said)
+    then = "did" if result.status == "completed" else "was the last"
+    parts = [f"{said} could not go on, {result.runner} {then}"] * bool(said)
     return "; ".join([*parts, *[f"{over} passed over"] * bool(over)])
 
 

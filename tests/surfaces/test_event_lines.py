@@ -27,6 +27,11 @@ def test_an_end_is_green_only_if_it_is_good() -> None:
     assert event_line("ended", "it failed").style == "bold red"
 
 
+def test_calls_of_servers_have_short_words() -> None:
+    assert plain_line(1.25, "server_call", "it/list") == "   1.2 s  calls       it/list"
+    assert plain_line(1.25, "server_denied", "it/x: no") == "   1.2 s  refused     it/x: no"
+
+
 def test_a_kind_nobody_has_heard_of_is_shown_by_its_name() -> None:
     assert plain_line(1.25, "novel", "news") == "   1.2 s  novel       news"
 

@@ -84,3 +84,5 @@ def test_runners_that_gave_up_and_those_that_were_passed_over_are_told_apart() -
         "claude (api_rate_limit) could not go on, codex did; copilot passed over",
         "copilot passed over",
     ]
+    failed = ended.model_copy(update={"status": "failed", "tried": (gave_up,)})
+    assert tried(failed) == "claude (api_rate_limit) could not go on, codex was the last"

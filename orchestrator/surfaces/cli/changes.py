@@ -311,6 +311,8 @@ def record_lines(record: RunRecord) -> Iterator[str]:
     ):
         for value in values:
             yield f"{heading:<9} {named(value)}"
+    for warning in result.warnings:
+        yield f"warning   {one_line(warning)}"
     for file in result.changed_files:
         yield f"changed   {changed_line(file)}"
     if result.changed_files:

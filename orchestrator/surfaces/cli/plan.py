@@ -272,6 +272,9 @@ def plan_rows(shown: ShownPlan, *, brief: bool = False) -> Iterator[Row]:
     yield Row("agent", f"{agent.name}, for {', '.join(agent.allowed_callers) or 'no caller'}")
     ways = [f"{way.runner} with {way.model}" for way in (plan.way, *shown.next_ways)]
     yield Row("runner", ", then ".join(ways))
+    if shown.no_credential:
+        lacks = f"it does not run before there is a credential: set {shown.no_credential}"
+        yield Row("runner", lacks, warning=True)
     for passed in shown.passed_over:
         yield Row("runner", f"not {passed}", warning=True)
     yield from _trust_rows(shown.trust, brief)
@@ -284,6 +287,7 @@ def plan_rows(shown: ShownPlan, *, brief: bool = False) -> Iterator[Row]:
         missing = " (not set: a run would fail)" if name in shown.unset else ""
         yield Row("variable", f"{name} enters the container, as {place}{missing}", warning=True)
     yield from _tool_rows(agent)
+    yield from _lacking_rows(shown)
     for each in shown.brokered:
         yield from _server_rows(each, agent)
     for file in plan.agent_files:
@@ -355,6 +359,22 @@ def _tool_rows(agent: AgentSpec) -> Iterator[Row]:
         yield Row("MCP server", f"{server.name}: {shlex.join((server.command, *server.args))}")
     if not agent.mcp_servers and not agent.server_uses:
         yield Row("MCP servers", "none", detail=True)
+
+
+def _lacking_rows(shown: ShownPlan) -> Iterator[Row]:
+    """What the agent may use and a runner does not have; `agents check` tells it of runners that
+    agent.md names, and not of the operator's.
+    """
+    from orchestrator.runners.known import RUNNERS
+    from orchestrator.runners.rule_names import has_tool, rule_tool, server_names
+
+    agent = shown.plan.agent
+    wanted = dict.fromkeys(rule_tool(rule) for rule in agent.permissions.allow)
+    for way in (shown.plan.way, *shown.next_ways):
+        tools = RUNNERS[way.runner].tools
+        lacking = [name for name in wanted if not has_tool(tools, name, server_names(agent))]
+        if lacking:
+            yield Row("tools allowed", f"{way.runner} has no {', '.join(lacking)}", warning=True)
 
 
 def _server_document(each: Brokered, agent: AgentSpec) -> dict[str, object]:

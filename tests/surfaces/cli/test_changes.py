@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.domain.result import ChangedFile
+from orchestrator.domain.result import ChangedFile, RunResult
+from orchestrator.store.runs import RunRecord
 from orchestrator.surfaces.cli import changes
-from orchestrator.surfaces.cli.changes import changed_line, patch_styles
+from orchestrator.surfaces.cli.changes import changed_line, patch_styles, record_lines
 from orchestrator.surfaces.cli.main import main
 from tests.surfaces.conftest import Project
 
@@ -39,6 +40,15 @@ def run(*argv: str) -> int:
     code = exit_.value.code
     assert isinstance(code, int)
     return code
+
+
+def test_warnings_of_a_run_are_shown() -> None:
+    known: dict[str, str] = {"run_id": "r1", "agent": "a", "caller": "main", "status": "completed"}
+    ended = RunResult.model_validate({**known, "reason": "ok", "warnings": ("left\nout",)})
+    record = RunRecord.model_validate(
+        {**known, "reason": "ok", "prompt": "go", "created": 0.0, "ended": 1.0, "result": ended}
+    )
+    assert "warning   left out" in record_lines(record)
 
 
 def make_tree(root: Path) -> Path:

@@ -177,6 +177,17 @@ def test_runners_that_would_go_on_are_shown_and_those_that_are_not_tried() -> No
     ]
 
 
+def test_what_a_run_would_lack_is_shown_before_it() -> None:
+    agent = AGENT.model_copy(update={"permissions": Permissions(allow=("Bash", "WebFetch"))})
+    way = RunnerWay(runner="codex", model="gpt-5.5", wire_format="responses")
+    plan = shown(agent)._replace(next_ways=(way,), no_credential="A_KEY or B_KEY")
+    lacking = [row for row in first_screen(plan) if row.heading in ("runner", "tools allowed")]
+    assert [row.text for row in lacking if row.warning] == [
+        "it does not run before there is a credential: set A_KEY or B_KEY",
+        "codex has no WebFetch",
+    ]
+
+
 def test_programs_read_the_same() -> None:
     told = plan_document(shown(AGENT, TASK, "TRACKER_KEY"))
     command, environment, files = (told.pop(key) for key in ("command", "environment", "files"))
