@@ -413,9 +413,8 @@ def _answers_since_task(heard: list[Overheard]) -> int:
 
 
 NO_TASK = re.compile(r"Task:$|\S+ was refused: ")
-"""What begins no task: a heading (acp), which its task follows, and a message of a runner that tells
-its agent so why a call was refused (codex, acp).
-"""
+"""What begins no task: a heading (acp), which its task follows, and a message of a runner that
+tells its agent so why a call was refused (codex, acp)."""
 
 
 async def _played(
