@@ -148,7 +148,7 @@ class Harness:
         return Gateway(
             ModelService(),
             self.dialer,
-            lambda _: _Heard(model.upstream(), self.requests),
+            lambda *_: _Heard(model.upstream(), self.requests),
             scripted=True,
         )
 
