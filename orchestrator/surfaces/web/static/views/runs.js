@@ -66,6 +66,7 @@ export class RunsView extends View {
     const { wanted } = parsed(this.filter.value);
     const unknown = wanted.status?.find((name) => !STATUSES.includes(name));
     if (unknown) {
+      if (STATUSES.some((name) => name.startsWith(unknown))) return; // it is being typed
       toast(`there is no status '${unknown}'; there are ${STATUSES.join(", ")}, waiting`, "bad");
       return;
     }
