@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.access import check_caller, narrowed
+from orchestrator.access import check_caller, models_given, narrowed
 from orchestrator.domain.agent import AgentSpec, McpServer, Network, Permissions, Session
 from orchestrator.domain.task import Wish
 from orchestrator.domain.tool_use import Verdict
@@ -80,6 +80,27 @@ def test_without_the_sandbox_what_changes_something_waits_unless_the_template_sa
     assert set(made.ask_rules) == set(asked)
     boxed = narrowed(template, wish("Read", GIT_LOG, "Grep"))
     assert set(boxed.ask_rules) <= set(asked)
+
+
+def test_a_tool_that_need_not_wait_waits_all_the_same_if_the_template_says_so() -> None:
+    template = TEMPLATE.model_copy(
+        update={"permissions": Permissions(allow=("Bash", "Write")), "approval": {"Write": "ask"}}
+    )
+    trusting = wish("Bash", "Write", sandboxed=False).model_copy(
+        update={"unasked": ("Bash", "Write")}
+    )
+    assert narrowed(template, trusting).approval == {"Write": "ask"}
+
+
+def test_a_model_is_one_that_the_template_has() -> None:
+    template = AgentSpec(
+        **TEMPLATE.model_dump(exclude_unset=True) | {"model": "opus", "models": {"codex": "gpt-5"}}
+    )
+    assert models_given(template) == ("opus", "gpt-5")
+    other = wish("Read").model_copy(update={"model": "gpt-5"})
+    assert narrowed(template, other).model == "gpt-5"
+    with pytest.raises(RunRefused, match="not among the models"):
+        narrowed(template, other.model_copy(update={"model": "haiku"}))
 
 
 def test_what_the_template_denies_stays_denied() -> None:

@@ -12,6 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import anyio
@@ -32,6 +33,9 @@ CLAIM_SECONDS = 60.0
 
 DELIVERY_LOOK_SECONDS = 1.0
 """How often the store is asked for messages of one webhook."""
+
+DELIVERIES_TIDY_SECONDS = 3600.0
+"""Between two looks for messages that are old enough to be forgotten."""
 
 DELIVERY_FAILED_SECONDS = 10.0
 """After which the store is tried again."""
@@ -77,6 +81,10 @@ class WebhookDelivery:
         async with anyio.create_task_group() as group:
             for hook in self._hooks:
                 group.start_soon(self._serve_one, hook)
+            while True:
+                await anyio.sleep(DELIVERIES_TIDY_SECONDS)
+                with suppress(OrchestratorError):  # the next time
+                    await self._rows.forget_old(self._clock())
 
     async def announce(self) -> None:
         await self._rows.announce(self._hooks)

@@ -9,6 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from orchestrator.domain.task import Task
+from orchestrator.errors import ThreadRefused
 from orchestrator.surfaces.http.sessions_facade.run_ids import our_run_id, run_uuid
 from tests.surfaces.http.api_stage import PATIENCE, ApiStage, on_api_stage
 from tests.surfaces.http.session_client import SessionClient
@@ -294,6 +296,20 @@ async def test_of_equal_messages_at_once_one_begins_a_run(stage: ApiStage) -> No
         assert first.json() == second.json() != {"run_id": run}
         assert second.headers["idempotency-replayed"] == "true"
         await stage.ended(await at_work(stage, first.json()["run_id"]))
+
+
+async def test_the_store_takes_one_run_of_a_session_at_a_time(stage: ApiStage) -> None:
+    async with session_client(stage) as client:
+        session = await client.create()
+        task = Task(agent="template", prompt="go", thread=session)
+        await stage.store.add_run(task)
+        second = Task(agent="template", prompt="go", thread=session)
+        with pytest.raises(ThreadRefused, match=f"run {task.run_id} of this session is under way"):
+            await stage.store.add_run(second)
+        await stage.store.remove([task.run_id])
+        await client.call("DELETE", f"sessions/{session}")
+        with pytest.raises(ThreadRefused, match="was deleted"):
+            await stage.store.add_run(second)
 
 
 async def test_sessions_survive_the_server(tmp_path: Path) -> None:
