@@ -15,6 +15,9 @@ from orchestrator.domain.task import Task
 from orchestrator.errors import ThreadRefused
 from orchestrator.store.database import Database
 
+MAX_THREADS = 10_000
+"""Of one caller in one project."""
+
 
 class Thread(Frozen):
     """One line of runs."""
@@ -40,11 +43,16 @@ class Threads:
         self._database = database
 
     async def add(self, thread: Thread) -> Thread:
-        """A new one, with an id of its own."""
+        """A new one, with an id of its own. Of too many, those go that were changed longest ago."""
         now = time.time()
         ids = {"thread_id": str(uuid.uuid4()), "created": now, "updated": now}
         added = thread.model_copy(update=ids)
-        await self._database.write(_INSERT_THREAD, *added.model_dump().values())
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute(_INSERT_THREAD, tuple(added.model_dump().values()))
+            db.execute(_DELETE_OLDEST, (added.project, added.caller, MAX_THREADS))
+
+        await self._database.atomically(write)
         return added
 
     async def find(self, thread_id: str, project: str, caller: str) -> Thread | None:
@@ -116,4 +124,8 @@ def check_thread(db: sqlite3.Connection, task: Task) -> None:
 _INSERT_THREAD = (
     "INSERT INTO threads (thread_id, project, caller, parent, title, cwd, model, created, updated) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_DELETE_OLDEST = (
+    "DELETE FROM threads WHERE thread_id IN (SELECT thread_id FROM threads WHERE project = ? "
+    "AND caller = ? ORDER BY updated DESC, thread_id LIMIT -1 OFFSET ?)"
 )

@@ -312,6 +312,16 @@ async def test_the_store_takes_one_run_of_a_session_at_a_time(stage: ApiStage) -
             await stage.store.add_run(second)
 
 
+async def test_of_too_many_sessions_the_oldest_go(
+    stage: ApiStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.store.threads.MAX_THREADS", 2)
+    async with session_client(stage, "other") as client:
+        made = [await client.create(title) for title in ("one", "two", "three")]
+        left = (await client.call("GET", "sessions"))["sessions"]
+        assert [each["id"] for each in left] == made[:0:-1]
+
+
 async def test_sessions_survive_the_server(tmp_path: Path) -> None:
     async with on_session_stage(tmp_path) as stage, session_client(stage) as client:
         session = await client.create("kept")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.engine.tasks.event_feed import FEED_PAGE, Follower
+from orchestrator.engine.tasks.event_feed import FEED_PAGE, MAX_KIN, Follower
 from orchestrator.surfaces.http.routes.events import EventFrames
 from orchestrator.surfaces.http.sessions_facade.told_events import RunTelling, event_frames
 
@@ -63,6 +63,8 @@ class SessionFrames(EventFrames):
 
     async def _is_mine(self, run_id: str) -> bool:
         if run_id not in self._mine:
+            if len(self._mine) > MAX_KIN:
+                self._mine.clear()
             record = await self._store.run(run_id)
             of_thread = record is not None and record.thread == self._thread.thread_id
             self._mine[run_id] = of_thread
