@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 import uuid
@@ -533,4 +534,4 @@ def _one_line(value: dict[str, object]) -> str:
     for key in ("command", "file_path", "pattern", "url", "path"):
         if key in value:
             return " ".join(str(value[key]).split())
-    return " ".join(str(value).split())
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -17,6 +17,7 @@ from orchestrator.engine.conversation import (
     MAX_UNREAD_TURNS,
     CliEnded,
     Conversation,
+    _one_line,
 )
 from orchestrator.runners.claude.dialogue import Claude
 from orchestrator.runners.signs import PermissionAsked
@@ -151,3 +152,8 @@ async def test_of_a_cli_that_tells_nothing_each_message_is_taken_for_a_turn() ->
         assert not (await conversation.turn()).more
         assert not conversation.announces
         tasks.cancel_scope.cancel()
+
+
+def test_the_input_of_a_tool_is_shown_as_it_was_written() -> None:
+    assert _one_line({"title": "it's", "n": None}) == '{"title": "it\'s", "n": null}'
+    assert _one_line({"command": "ls\n-l", "x": 1}) == "ls -l"

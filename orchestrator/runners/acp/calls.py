@@ -109,7 +109,8 @@ def input_of(said: Mapping[str, object], session_folder: str) -> dict[str, objec
             changed = {"old_string": "oldText", "new_string": "newText", "file_path": "path"}
             found |= {key: text_of(content, theirs) for key, theirs in changed.items()}
         elif text := text_of(dict_of(content, "content"), "text"):
-            found |= event_of(text) or {"said": text}
+            parsed = event_of(text)
+            found |= {"said": text} if parsed is None else parsed
     for location in dicts_of(said, "locations")[:1]:
         found.setdefault("file_path", text_of(location, "path"))
     if said.get("kind") == "search" and "file_path" not in found:

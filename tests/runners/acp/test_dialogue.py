@@ -11,7 +11,7 @@ import pytest
 from orchestrator.domain.agent import AgentSpec, Asking, McpServer, Permissions
 from orchestrator.domain.container import Launch
 from orchestrator.errors import AgentInvalid
-from orchestrator.runners.acp.calls import call_id
+from orchestrator.runners.acp.calls import call_id, input_of
 from orchestrator.runners.acp.dialogue import LEAD, AcpDialogue
 from orchestrator.runners.acp.gemini import Gemini
 from orchestrator.runners.acp.opencode import Opencode
@@ -547,3 +547,8 @@ def test_servers_whose_tools_could_have_one_name_are_refused(runner: Gemini | Op
                 runner.launch(agent_with(mcp_servers=servers), given)
         else:
             runner.launch(agent_with(mcp_servers=servers), given)
+
+
+def test_a_call_of_gemini_without_arguments_has_none() -> None:
+    given = {"kind": "other", "content": [{"type": "content", "content": {"text": "{}"}}]}
+    assert input_of(given, "/srv") == {}
