@@ -312,6 +312,18 @@ async def test_the_store_takes_one_run_of_a_session_at_a_time(stage: ApiStage) -
             await stage.store.add_run(second)
 
 
+async def test_the_stream_of_a_deleted_session_ends(
+    stage: ApiStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.surfaces.http.routes.events.COMMENT_SECONDS", 0.02)
+    async with session_client(stage) as client, session_client(stage) as second:
+        session = await client.create()
+        async with client.events(session) as events:
+            await second.call("DELETE", f"sessions/{session}")
+            with pytest.raises(EOFError):
+                await events.next()
+
+
 async def test_of_too_many_sessions_the_oldest_go(
     stage: ApiStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

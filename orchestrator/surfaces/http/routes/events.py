@@ -163,6 +163,8 @@ class EventFrames(Response):
             with anyio.move_on_after(COMMENT_SECONDS) as quiet:
                 page = await follower.next()
             if quiet.cancelled_caught:
+                if await self._is_over():
+                    return
                 yield COMMENT
             elif page:
                 self._after = page[-1].number
@@ -211,6 +213,10 @@ class EventFrames(Response):
             return page, page
         page = await feed.line.of_project(feed.project, after, FEED_PAGE, upto)
         return page, await _seen(feed, page, follower.caller)
+
+    async def _is_over(self) -> bool:
+        """Whether what is followed is gone; asked now and then."""
+        return False
 
     async def _told(self, page: Sequence[KeptEvent]) -> bytes:
         """Events as frames."""

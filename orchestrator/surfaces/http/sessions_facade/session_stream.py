@@ -44,6 +44,11 @@ class SessionFrames(EventFrames):
         page = await self._feed.line.of_thread(self._thread.thread_id, after, FEED_PAGE, upto)
         return page, page
 
+    async def _is_over(self) -> bool:
+        thread = self._thread
+        found = await self._store.threads.find(thread.thread_id, thread.project, thread.caller)
+        return found is None
+
     async def _told(self, page: Sequence[KeptEvent]) -> bytes:
         frames = []
         for event in page:
