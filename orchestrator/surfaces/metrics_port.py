@@ -54,6 +54,7 @@ async def serve_metrics(listener: socket.socket, metrics: Metrics) -> None:
     from starlette.responses import Response
     from starlette.routing import Route
 
+    from orchestrator.surfaces.held_connections import HeldConnection
     from orchestrator.surfaces.mcp.transports.http import QuietWeb
     from orchestrator.telemetry.metrics import CONTENT_TYPE
 
@@ -61,5 +62,7 @@ async def serve_metrics(listener: socket.socket, metrics: Metrics) -> None:
         return Response(await metrics.exposition(), media_type=CONTENT_TYPE)
 
     app = Starlette(routes=[Route(METRICS_PATH, answer, methods=["GET"])])
-    config = uvicorn.Config(app, log_level="warning", log_config=None, lifespan="off")
+    config = uvicorn.Config(
+        app, http=HeldConnection, log_level="warning", log_config=None, lifespan="off"
+    )
     await QuietWeb(config).serve([listener])

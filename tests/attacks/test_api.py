@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import anyio
 import pytest
 
+from orchestrator.surfaces import held_connections
+from orchestrator.surfaces.http import api
 from tests.attacks.mark import attack
 from tests.surfaces.http.api_stage import PATIENCE, ApiStage, on_api_stage
 
@@ -114,3 +117,60 @@ async def test_another_page_of_this_machine(tmp_path: Path) -> None:
         assert (await browser.get(f"/v1/runs/{run_id}")).json()["status"] == "running"
         with anyio.fail_after(PATIENCE):
             assert (await browser.post(f"/v1/runs/{run_id}/cancel")).status_code == 200
+
+
+async def _trickle(url: str, data: bytes) -> bytes:
+    """Send something and nothing more; what comes until the other side closes."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    found = b""
+    with anyio.fail_after(PATIENCE):
+        async with await anyio.connect_tcp(host, int(port)) as stream:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                await stream.send(data)
+                while True:
+                    found += await stream.receive()
+    return found
+
+
+@attack(
+    "callers over HTTP",
+    "without a token, open connections and send half a head, or a body that does not come",
+    "the connection is closed; a body is answered with 408",
+)
+async def test_a_request_that_does_not_come(
+    stage: ApiStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_connections, "REQUEST_HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(api, "JSON_BODY_SECONDS", 0.05)
+    host = stage.url.removeprefix("http://")
+    half = f"POST /v1/login HTTP/1.1\r\nHost: {host}\r\nContent-Length: 10\r\n"
+    assert await _trickle(stage.url, b"") == b""
+    assert await _trickle(stage.url, half.encode()) == b""
+    late = await _trickle(stage.url, f"{half}Content-Type: application/json\r\n\r\n{{".encode())
+    assert late.startswith(b"HTTP/1.1 408 ")
+    async with stage.client() as main:
+        run_id = await stage.begin(main)
+        async with stage.reading(main, f"/v1/runs/{run_id}/events") as reader:
+            await reader.until("hello")
+            await anyio.sleep(0.2)  # longer than a head may take: a stream is no such thing
+            await stage.note(run_id, "still here")
+            assert (await reader.until("text"))["text"] == "still here"
+        await stage.ended(run_id)
+
+
+@attack(
+    "callers over HTTP",
+    "without a token, open more connections than a server has files",
+    "the last ones are closed at once; the first ones, and runs, go on",
+)
+async def test_more_connections_than_files(
+    stage: ApiStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, _, port = stage.url.removeprefix("http://").rpartition(":")
+    async with stage.client() as main, AsyncExitStack() as held:
+        assert (await main.get("/v1/me")).status_code == 200
+        monkeypatch.setattr(held_connections, "MOST_HELD_CONNECTIONS", 5)
+        for _ in range(4):
+            await held.enter_async_context(await anyio.connect_tcp(host, int(port)))
+        assert await _trickle(stage.url, b"") == b""
+        assert (await main.get("/v1/me")).status_code == 200

@@ -58,6 +58,9 @@ log = logging.getLogger(__name__)
 
 JSON_BODY_BYTES = 4 * 1024 * 1024
 
+JSON_BODY_SECONDS = 60.0
+"""For all of a body to come."""
+
 JSON_TYPE = "application/json"
 
 API_ENDPOINTS: tuple[Endpoint, ...] = (
@@ -282,13 +285,16 @@ def beside(first: ASGIApp, api: ASGIApp, prefix: str = "/v1") -> ASGIApp:
 
 
 async def _body(request: Request) -> bytes:
-    """All of a body, if it is not too long."""
+    """All of a body, if it is not too long, and comes in time."""
     found = bytearray()
-    async for chunk in request.stream():
-        found += chunk
-        if len(found) > JSON_BODY_BYTES:
-            raise HttpRefusal(413, "too_large", f"a body has at most {JSON_BODY_BYTES} bytes")
-    return bytes(found)
+    with anyio.move_on_after(JSON_BODY_SECONDS):
+        async for chunk in request.stream():
+            found += chunk
+            if len(found) > JSON_BODY_BYTES:
+                raise HttpRefusal(413, "too_large", f"a body has at most {JSON_BODY_BYTES} bytes")
+        return bytes(found)
+    said = f"the body did not come within {JSON_BODY_SECONDS:.0f} s; send it again"
+    raise HttpRefusal(408, "too_slow", said, {"Connection": "close"})
 
 
 def _response(reply: Any) -> Response:

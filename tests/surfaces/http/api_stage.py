@@ -29,6 +29,7 @@ from orchestrator.state import open_agents
 from orchestrator.store.page_logins import PageLogins
 from orchestrator.store.runs import Store
 from orchestrator.store.session_rows import SessionRows
+from orchestrator.surfaces.held_connections import HeldConnection
 from orchestrator.surfaces.http.api import Api, Behind
 from orchestrator.surfaces.mcp.transports.http import allowed_hosts, bound
 from tests.engine.scripted_runs import ScriptedService
@@ -216,7 +217,11 @@ async def serving_api(behind: Behind) -> AsyncIterator[tuple[Api, str]]:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         api = Api(behind, allowed_hosts(behind.settings, url))
         config = uvicorn.Config(
-            api, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
+            api,
+            http=HeldConnection,
+            log_level="critical",
+            lifespan="off",
+            timeout_graceful_shutdown=1,
         )
         web = uvicorn.Server(config)
         web.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # as the real one

@@ -27,6 +27,7 @@ from orchestrator.domain.words import STOPPED
 from orchestrator.errors import OperatorError
 from orchestrator.settings import Settings
 from orchestrator.state import serving_http
+from orchestrator.surfaces.held_connections import HeldConnection, raise_file_limit
 from orchestrator.surfaces.mcp.transports.served import OpenServed, Served, orchestrator_served
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ async def _serve(
     settings: Settings, served: Served, listener: socket.socket, url: str, ready: WhenServed | None
 ) -> None:
     await served.open()  # here an error still ends the command
+    raise_file_limit()
     server = served.server
 
     @server.custom_route("/health", methods=["GET"])  # type: ignore[untyped-decorator]  # the SDK
@@ -94,6 +96,7 @@ async def _serve(
     web = QuietWeb(
         uvicorn.Config(
             app,
+            http=HeldConnection,
             log_level="warning",
             log_config=None,  # its lines are lines of our log
             timeout_graceful_shutdown=LAST_ANSWERS_SECONDS,
