@@ -174,3 +174,22 @@ async def test_more_connections_than_files(
             await held.enter_async_context(await anyio.connect_tcp(host, int(port)))
         assert await _trickle(stage.url, b"") == b""
         assert (await main.get("/v1/me")).status_code == 200
+
+
+@attack(
+    "callers over HTTP",
+    "have a browser show what an agent wrote as a page, keep it, or let another page embed it",
+    "each answer forbids all three: nosniff, no-store, a policy that allows nothing, same-origin",
+)
+async def test_no_answer_becomes_a_page(stage: ApiStage) -> None:
+    async with stage.client() as main, stage.client(None) as stranger:
+        run_id = await stage.begin(main, prompt="<script>alert(1)</script>")
+        await stage.ended(run_id, "<script>alert(1)</script>")
+        paths = (f"/v1/runs/{run_id}", f"/v1/runs/{run_id}/events", f"/v1/runs/{run_id}/patch")
+        answers = [await main.get(path) for path in (*paths, "/v1/runs", "/v1/<script>")]
+        for answer in (*answers, await stranger.get("/v1/runs"), await stranger.get("/v1/health")):
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cache-control"] == "no-store"
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+            assert "html" not in answer.headers["content-type"]

@@ -86,6 +86,15 @@ STRANGERS = {
 }
 """Refusals that the audit notes, by their codes."""
 
+SAFE_ANSWER = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; sandbox"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""With each answer: agents wrote some of it, so no browser shows it as a page, keeps it, or lets
+another page have it."""
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -304,7 +313,7 @@ def _response(reply: Any) -> Response:
 def _headers(request_id: str) -> list[tuple[bytes, bytes]]:
     return [
         (b"x-request-id", request_id.encode()),
-        (b"x-content-type-options", b"nosniff"),
+        *SAFE_ANSWER,
     ]
 
 

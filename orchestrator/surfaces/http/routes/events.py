@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 STREAM_TYPE = "text/event-stream"
 
 STREAM_HEADERS = {
-    "Cache-Control": "no-store",
     "X-Accel-Buffering": "no",  # or a proxy keeps events until it has many
 }
 
