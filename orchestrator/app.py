@@ -473,6 +473,8 @@ class ShownPlan(NamedTuple):
     """Runners that would not be tried, and why."""
     no_credential: str = ""
     """The variables of which one has to be set for its model: a run would fail."""
+    for_caller: bool = False
+    """Without what servers of tools are made of, which is the operator's."""
 
 
 class ShownTrust(NamedTuple):

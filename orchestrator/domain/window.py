@@ -49,15 +49,23 @@ def trace_id_of(traceparent: str) -> str:
     return found.group(1) if found else ""
 
 
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+"""What the request is called that runs are begun by, or "" if it has no name. It is told to those
+who watch runs, and also of the runs that work for them.
+"""
+
+
 @contextmanager
-def called_within(traceparent: object) -> Iterator[None]:
+def called_within(traceparent: object, request_id: str = "") -> Iterator[None]:
     """In this block, runs are begun for a caller whose span this is: the value of a `traceparent`
-    header, or of `_meta`. What is none counts as none.
+    header, or of `_meta`; what is none counts as none. The request may have a name, too.
     """
     token = TRACEPARENT.set(valid_traceparent(traceparent))
+    named = REQUEST_ID.set(request_id)
     try:
         yield
     finally:
+        REQUEST_ID.reset(named)
         TRACEPARENT.reset(token)
 
 

@@ -86,6 +86,7 @@ class Names:
     RUN_ID = "orchestrator.run_id"
     PARENT_RUN_ID = "orchestrator.parent_run_id"
     CALLER = "orchestrator.caller"
+    REQUEST_ID = "orchestrator.request_id"
     STATUS = "orchestrator.status"
     REASON = "orchestrator.reason"
     RUNNER = "orchestrator.runner"

@@ -11,6 +11,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
+from orchestrator.domain.window import REQUEST_ID
 
 RUNS_LOGGER = "orchestrator.runs"
 """Whose lines are told though they warn of nothing."""
@@ -34,6 +35,7 @@ class LoggedRun:
 
     def __init__(self, task: Task) -> None:
         self._task = task
+        self._request_id = REQUEST_ID.get()
 
     def planned(
         self, agent: AgentSpec, runner: str, provider: str, clean: Callable[[str], str]
@@ -65,6 +67,7 @@ class LoggedRun:
             "trace_id": task.trace_id,
             "agent": task.agent,
             "caller": task.caller,
+            **({"request_id": self._request_id} if self._request_id else {}),
             **fields,
         }
         log.info("%s: %s", task.agent, kind, extra={"fields": about})

@@ -19,6 +19,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.events import Event
 from orchestrator.domain.result import RunResult, Tokens
 from orchestrator.domain.task import Task
+from orchestrator.domain.window import REQUEST_ID
 from orchestrator.telemetry.names import Names
 
 MAX_SPAN_NAME = 200
@@ -75,6 +76,8 @@ class RunSpan:
         }
         if task.parent_run_id:
             attributes[Names.PARENT_RUN_ID] = task.parent_run_id
+        if request_id := REQUEST_ID.get():
+            attributes[Names.REQUEST_ID] = request_id
         above = _W3C.extract({"traceparent": task.traceparent}, Context())
         name = f"{Names.INVOKE_AGENT} {_short(task.agent)}"
         self._span: Span = tracer.start_span(name, above, attributes=attributes)

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
-from orchestrator.domain.window import at_work_for
+from orchestrator.domain.window import at_work_for, called_within
 from orchestrator.errors import EngineUnreachable
 from orchestrator.settings import read_settings
 from orchestrator.telemetry.log_lines import JsonLogLines
@@ -103,3 +103,11 @@ def test_what_becomes_of_a_run_is_told_without_what_was_said(kept: Kept) -> None
     }
     assert (refused["event"], refused["code"]) == ("refused", "caller_refused")
     assert "the " not in json.dumps(kept.lines)
+
+
+def test_a_run_is_found_by_the_request_that_began_it(kept: Kept) -> None:
+    with called_within(None, "req-1"):
+        run = RunLog().begun(TASK)
+    run.refused("caller_refused")
+    RunLog().begun(TASK).refused("caller_refused")
+    assert [line.get("request_id") for line in kept.lines] == ["req-1", None]

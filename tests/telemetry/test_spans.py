@@ -18,7 +18,7 @@ from orchestrator.domain.agent import AgentSpec
 from orchestrator.domain.events import Event, EventKind
 from orchestrator.domain.result import RunResult, Usage
 from orchestrator.domain.task import Task
-from orchestrator.domain.window import trace_id_of
+from orchestrator.domain.window import called_within, trace_id_of
 from orchestrator.telemetry.exporting import CallsOnly
 from orchestrator.telemetry.spans import MAX_OPEN_CALLS, MAX_SPAN_NAME, RunSpan, Tracing
 
@@ -229,3 +229,13 @@ def test_calls_that_the_mcp_sdk_makes_are_no_spans_and_tell_of_no_trace(traced: 
         assert not span.get_span_context().is_valid
         assert trace.get_current_span() is span
     assert [span.name for span in traced.spans] == ["tools/call run_subagent"]
+
+
+def test_a_span_has_the_request_that_began_its_run() -> None:
+    traced = Traced()
+    with called_within(None, "req-1"):
+        run = traced.begin()
+    run.refused("caller_refused")
+    attributes = traced.named("invoke_agent worker").attributes
+    assert attributes is not None
+    assert attributes["orchestrator.request_id"] == "req-1"

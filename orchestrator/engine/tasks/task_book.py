@@ -175,9 +175,15 @@ class TaskBook:
                 return tuple(views)
             await wait_for_news(changed, left)
 
-    async def view(self, run_id: str, caller: str | None = None) -> TaskView:
-        """One task; None as the caller is the operator, who sees all."""
+    async def view(
+        self, run_id: str, caller: str | None = None, *, fresh: bool = False
+    ) -> TaskView:
+        """One task; None as the caller is the operator, who sees all. Of a fresh one, which has
+        just been accepted, it is not looked up what it asks.
+        """
         record = await self._record(run_id, caller)
+        if fresh and record.status in ("pending", "running"):
+            return _view(record)
         if record.status in FINAL:
             return _view(record, unheard=await self._exchanges.unheard(run_id))
         questions: list[Question] = []

@@ -37,6 +37,9 @@ DAY = 86400
 WHOM = {"parent": "may ask its caller", "user": "may ask the person behind its caller"}
 
 
+OPERATORS = frozenset(("url", "command", "image", "network", "secrets"))
+"""What is told of a server of tools to its operator alone."""
+
 SHOWN_ALIKE = 4
 """Rows of one heading on the first screen; of more, so many but one, and how many there are."""
 
@@ -121,7 +124,14 @@ def plan_document(shown: ShownPlan) -> dict[str, object]:
             {"name": server.name, "command": server.command, "args": list(server.args)}
             for server in agent.mcp_servers
         ],
-        "servers": [_server_document(each, agent) for each in shown.brokered],
+        "servers": [
+            {
+                key: value
+                for key, value in _server_document(each, agent).items()
+                if not (shown.for_caller and key in OPERATORS)
+            }
+            for each in shown.brokered
+        ],
         "session": agent.session.model_dump(mode="json"),
         "memory": agent.memory if agent.session.keep else "none",
         "warm": agent.warm,
@@ -289,7 +299,8 @@ def plan_rows(shown: ShownPlan, *, brief: bool = False) -> Iterator[Row]:
     yield from _tool_rows(agent)
     yield from _lacking_rows(shown)
     for each in shown.brokered:
-        yield from _server_rows(each, agent)
+        rows = list(_server_rows(each, agent))
+        yield from rows[:-1] if shown.for_caller else rows  # the last tells what it is made of
     for file in plan.agent_files:
         text = f"{file.path}, of the agent's folder, to read ({len(file.content)} bytes)"
         yield Row("agent's files", text)

@@ -155,7 +155,7 @@ class Api:
             await send(message)
 
         try:
-            response = await self._answer(request)
+            response = await self._answer(request, request_id)
             await response(scope, receive, sending)
         except (events.ReaderCut, ClientDisconnect):
             log.info("request %s: its reader was cut, or has left", request_id)
@@ -181,7 +181,7 @@ class Api:
             await self._behind.note_stranger(where, STRANGERS[refusal.code])
         return refusal
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, request_id: str) -> Response:
         await self._askers.check_place(request)
         endpoint = self._found(request)
         if endpoint is None:
@@ -205,7 +205,7 @@ class Api:
         call = ApiCall(request, parts, asker, query, body, raw)
         token = WINDOW.set(window_of(request, asker))
         try:
-            with called_within(request.headers.get("traceparent")):
+            with called_within(request.headers.get("traceparent"), request_id):
                 return await self._handled(endpoint, call)
         finally:
             WINDOW.reset(token)

@@ -357,7 +357,9 @@ class PlanQuery(Frozen):
 
 
 class PlanBody(BaseModel):
-    """What a run would launch: the document of `orchestrator plan --json`."""
+    """What a run would launch: the document of `orchestrator plan --json`. A caller is not told of
+    places on the server's machine that it has not named, nor what servers of tools are made of.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

@@ -113,6 +113,13 @@ class ApiCall:
         if record is None or record.project != service.project:
             raise RunNotFound(f"there is no run {run_id!r} in this project")
 
+    async def newest_seen(self) -> str:
+        """The run that the path stands for: of an agent made at call time, the last that went on
+        under its id. RunNotFound as above.
+        """
+        await self.check_seen(self.run_id)
+        return await self.parts.tasks.book.newest(self.run_id, self.asker.sees_as)
+
 
 @dataclass(frozen=True)
 class ApiReply:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.domain.events import said_so_far
 from orchestrator.domain.result import FINAL, RunResult, Usage
+from orchestrator.errors import RunNotFound
 from orchestrator.surfaces.event_lines import event_line
 from orchestrator.surfaces.http.bodies import (
     MAX_NUMBER,
@@ -45,15 +46,18 @@ RESULT_FIELDS = frozenset(RunResult.model_fields) & frozenset(Run.model_fields) 
 """What a body takes from a result as it is."""
 
 
-async def run_body(call: ApiCall, run_id: str) -> Run:
-    """All that is known of a run; RunNotFound if who asks may not see it."""
+async def run_body(call: ApiCall, run_id: str, *, fresh: bool = False) -> Run:
+    """All that is known of a run; RunNotFound if who asks may not see it. Of a fresh one, which has
+    just been accepted, nothing is looked for that comes later: what it asks, hands on and spends.
+    """
     service, book = call.parts.service, call.parts.tasks.book
-    await call.check_seen(run_id)
     newest = await call.parts.feed.line.newest()
-    view = await book.view(run_id)
-    asked = await service.exchanges.questions(run_id)
+    view = await book.view(run_id, call.asker.sees_as, fresh=fresh)
+    if view.project != service.project:  # of which a person would see all
+        raise RunNotFound(f"there is no run {run_id!r} in this project")
+    asked = () if fresh else await service.exchanges.questions(run_id)
     live: dict[str, Any] = {}
-    if view.status not in FINAL:
+    if view.status not in FINAL and not fresh:
         events = await service.store.events(run_id, limit=LOOKED_EVENTS, last=True)
         lines = [event_line(event.kind, event.text) for event in events if event.kind != "saying"]
         tail = [f"{line.label}: {line.text}".removesuffix(": ") for line in lines[-TAIL_LINES:]]

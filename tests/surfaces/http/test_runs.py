@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
@@ -41,3 +43,42 @@ async def test_who_waits_gets_the_answer_in_the_same_request(stage: ApiStage) ->
         answer = await main.post("/v1/runs", json=body, headers={"Prefer": "wait=60"})
         assert (answer.status_code, answer.json()["result"]) == (200, "soon")
         assert answer.headers["preference-applied"] == "wait=60"
+
+
+async def test_a_plan_names_to_a_caller_no_place_but_its_own(
+    stage: ApiStage,
+) -> None:
+    real, link = (stage.folder / "project" / name for name in ("real", "link"))
+    real.mkdir()
+    link.symlink_to(real)
+    path = "/v1/agents/for-main/plan"
+    async with stage.client() as main, stage.person() as person:
+        for client, place, told in (
+            (main, real, str(real)),
+            (main, link, "a place of the server's"),
+            (person, link, str(real)),
+        ):
+            params = {"workspace": str(place), "rows": "all"}
+            answer = await client.get(path, params=params)
+            assert answer.status_code == 200, answer.text
+            (mount,) = answer.json()["mounts"]
+            assert mount == {"source": told, "target": "/workspace", "access": "ro"}
+            assert (str(real) in answer.text) == (told == str(real))
+
+
+async def test_a_doctor_says_what_is_wrong(
+    stage: ApiStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = {"engine_candidates": ("unix:///nowhere/engine.sock",)}
+    settings = stage.settings.model_copy(update=nowhere)
+    async with stage.person() as person:
+        parts = stage.api._parts
+        assert parts is not None
+        monkeypatch.setattr(stage.api, "_parts", replace(parts, settings=settings))
+        answer = await person.post("/v1/doctor")
+    said = answer.json()
+    assert (answer.status_code, said["ok"]) == (200, False)
+    assert "unix:///nowhere/engine.sock" in said["error"]
+    checks = {check["name"]: check for check in said["checks"]}
+    assert checks["state"]["detail"] == str(stage.settings.state_dir)
+    assert (checks["socket"]["ok"], bool(checks["socket"]["advice"])) == (False, True)

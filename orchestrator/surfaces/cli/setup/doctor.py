@@ -86,14 +86,18 @@ def _server(name: str, agents_dir: Path | None) -> ToolServer:
     return server
 
 
-async def examined(show: Callable[[Check], None], server: ToolServer | None) -> Report:
-    """All that is found out; `show` is told each thing as it is."""
+async def examined(
+    show: Callable[[Check], None], server: ToolServer | None, settings: Settings | None = None
+) -> Report:
+    """All that is found out, by settings that are read unless they are given; `show` is told each
+    thing as it is.
+    """
     # Here and above, not at the top: `--help` need not wait for docker and pydantic.
     from orchestrator.doctor.host_checks import examine_host
     from orchestrator.errors import OrchestratorError
     from orchestrator.settings import read_settings
 
-    settings = read_settings()
+    settings = settings or read_settings()
     checks: list[Check] = []
 
     def tell(check: Check) -> None:

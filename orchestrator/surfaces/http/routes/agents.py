@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.domain.container import WORKSPACE
 from orchestrator.errors import AgentNotFound
 from orchestrator.surfaces.http.bodies import (
     AgentBody,
@@ -16,7 +18,12 @@ from orchestrator.surfaces.http.endpoint import ApiCall, ApiReply, Endpoint
 from orchestrator.surfaces.mcp.arguments import absolute, agents_for
 
 if TYPE_CHECKING:
+    from orchestrator.app import ShownPlan
     from orchestrator.domain.agent import AgentSpec
+    from orchestrator.domain.container import Mount
+
+SERVERS_PLACE = "a place of the server's"
+"""Is told to callers instead of a path that they have not named."""
 
 
 async def list_agents(call: ApiCall) -> ApiReply:
@@ -43,11 +50,36 @@ async def plan(call: ApiCall) -> ApiReply:
     agent = known_agent(call)
     workspace = absolute(query.workspace) if query.workspace else None
     shown = await show_plan(call.parts.settings, agent.name, workspace)
+    if not call.asker.person:
+        shown = for_caller(shown, workspace)
     said = plan_document(shown)
     if query.rows:
         rows = plan_rows(shown) if query.rows == "all" else first_screen(shown)
         said["rows"] = [row._asdict() for row in rows]
     return ApiReply(PlanBody.model_validate(said))
+
+
+def for_caller(shown: ShownPlan, workspace: Path | None) -> ShownPlan:
+    """A plan without what callers are told nowhere else: places on this machine that they have not
+    named themselves, and what servers of tools are made of. Pure.
+    """
+
+    def named(mount: Mount) -> Mount:
+        theirs = workspace is not None and Path(getattr(mount, "source", "")) == workspace
+        if mount.kind != "bind" or theirs:
+            return mount
+        inside = Path(mount.target).is_relative_to(WORKSPACE)
+        target = mount.target if inside else SERVERS_PLACE  # where it is outside, too
+        return mount.model_copy(update={"source": SERVERS_PLACE, "target": target})
+
+    container = shown.plan.container
+    mounts = tuple(map(named, container.mounts))
+    container = container.model_copy(update={"mounts": mounts})
+    return shown._replace(
+        plan=shown.plan.model_copy(update={"container": container}),
+        trust=shown.trust._replace(command="orchestrator trust"),
+        for_caller=True,
+    )
 
 
 def known_agents(call: ApiCall) -> list[AgentSpec]:

@@ -93,11 +93,11 @@ def _disk(call: ApiCall) -> DiskBody:
     return DiskBody(path=str(path), used_bytes=used, free_bytes=shutil.disk_usage(path).free)
 
 
-async def doctor(_: ApiCall) -> ApiReply:
+async def doctor(call: ApiCall) -> ApiReply:
     from orchestrator.surfaces.cli.setup.doctor import examined
 
     async with _examining:
-        report = await examined(lambda _: None, None)
+        report = await examined(lambda _: None, None, call.parts.settings)
     return ApiReply(
         DoctorBody(
             ok=report.ok,

@@ -98,7 +98,9 @@ async def _shown(call: ApiCall, run_id: str, *, replayed: bool = False) -> ApiRe
     settled = await _waited(call, run_id)
     if call.wait_seconds is not None:
         headers["Preference-Applied"] = f"wait={call.wait_seconds}"
-    return ApiReply(await run_body(call, run_id), 200 if settled else 202, headers)
+    fresh = not replayed and call.wait_seconds is None
+    body = await run_body(call, run_id, fresh=fresh)
+    return ApiReply(body, 200 if settled else 202, headers)
 
 
 async def _waited(call: ApiCall, run_id: str) -> bool:
@@ -170,8 +172,8 @@ async def cancel(call: ApiCall) -> ApiReply:
 
 
 async def patch(call: ApiCall) -> Response:
-    await call.check_seen(call.run_id)
-    data = await anyio.to_thread.run_sync(call.parts.service.copies.patch, call.run_id)
+    copies, run_id = call.parts.service.copies, await call.newest_seen()
+    data = await anyio.to_thread.run_sync(copies.patch, run_id)
     return Response(data, media_type=DIFF_TYPE)
 
 

@@ -43,8 +43,7 @@ async def remove(call: ApiCall) -> ApiReply:
 
 
 async def changes(call: ApiCall) -> Response:
-    await call.check_seen(call.run_id)
-    pieces = await call.parts.service.sent.changes(call.run_id, call.asker.sees_as)
+    pieces = await call.parts.service.sent.changes(await call.newest_seen())
     return StreamingResponse(_read(pieces), media_type=TAR_TYPE)
 
 
