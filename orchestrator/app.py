@@ -328,7 +328,9 @@ def webhook_delivery(settings: Settings, store: Store) -> WebhookDelivery:
     async def post(hook: Webhook, headers: Mapping[str, str], body: bytes) -> tuple[int, str]:
         return await post_message(hook, dialer, headers, body)
 
-    return WebhookDelivery(settings.webhooks, settings.webhook_secrets, store.webhooks, post)
+    return WebhookDelivery(
+        *(settings.webhooks, settings.webhook_secrets, store.webhooks, settings.project, post)
+    )
 
 
 async def log_in_to_server(

@@ -196,17 +196,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
     ),
     # 10. Messages for webhooks (decisions/0099): made with what they tell of, at most 10,000 that
-    # wait for each. The body has no text of an agent's.
+    # wait for each. The body has no text of an agent's, and of its project the folder's name.
     (
         """
         CREATE TABLE webhooks (
-            name TEXT PRIMARY KEY, url TEXT NOT NULL, events TEXT NOT NULL,
-            disabled TEXT NOT NULL DEFAULT '') WITHOUT ROWID
+            name TEXT NOT NULL, project TEXT NOT NULL, url TEXT NOT NULL, events TEXT NOT NULL,
+            disabled TEXT NOT NULL DEFAULT '', PRIMARY KEY (name, project)) WITHOUT ROWID
         """,
         """
         CREATE TABLE webhook_deliveries (
             number INTEGER PRIMARY KEY, message_id TEXT NOT NULL UNIQUE, webhook TEXT NOT NULL,
-            type TEXT NOT NULL,
+            project TEXT NOT NULL, type TEXT NOT NULL,
             run_id TEXT NOT NULL, body TEXT NOT NULL, created REAL NOT NULL,
             attempts INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0,
             claimed REAL NOT NULL DEFAULT 0, state TEXT NOT NULL DEFAULT 'pending',
@@ -217,14 +217,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         CREATE TRIGGER webhooks_hear_of_ends AFTER UPDATE OF ended ON runs
         WHEN OLD.ended IS NULL AND NEW.ended IS NOT NULL AND NEW.depth = 0
         BEGIN
-        INSERT INTO webhook_deliveries (message_id, webhook, type, run_id, body, created)
-            SELECT 'msg_' || lower(hex(randomblob(16))), webhooks.name, 'run.ended', NEW.run_id,
+        INSERT INTO webhook_deliveries (message_id, webhook, project, type,
+            run_id, body, created)
+            SELECT 'msg_' || lower(hex(randomblob(16))), webhooks.name, webhooks.project,
+            'run.ended', NEW.run_id,
             json_object('type', 'run.ended', 'timestamp', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
             'data', json_object('run_id', NEW.run_id, 'agent', NEW.agent,
-            'caller', NEW.caller, 'project', NEW.project, 'status', NEW.status,
+            'caller', NEW.caller, 'project',
+            substr(NEW.project, length(rtrim(NEW.project, replace(NEW.project, '/', ''))) + 1),
+            'status', NEW.status,
             'reason', NEW.reason, 'created', NEW.created, 'ended', NEW.ended)),
             (julianday('now') - 2440587.5) * 86400.0
-            FROM webhooks WHERE disabled = '' AND instr(events, '"run.ended"')
+            FROM webhooks WHERE webhooks.project = NEW.project AND disabled = ''
+            AND instr(events, '"run.ended"')
             AND (SELECT count(*) FROM webhook_deliveries AS waiting
             WHERE waiting.webhook = webhooks.name AND state = 'pending') < 10000;
         END
@@ -232,15 +237,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """
         CREATE TRIGGER webhooks_hear_of_questions AFTER INSERT ON questions
         BEGIN
-        INSERT INTO webhook_deliveries (message_id, webhook, type, run_id, body, created)
-            SELECT 'msg_' || lower(hex(randomblob(16))), webhooks.name, 'run.waiting', NEW.run_id,
+        INSERT INTO webhook_deliveries (message_id, webhook, project, type,
+            run_id, body, created)
+            SELECT 'msg_' || lower(hex(randomblob(16))), webhooks.name, webhooks.project,
+            'run.waiting', NEW.run_id,
             json_object('type', 'run.waiting', 'timestamp', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
             'data', json_object('run_id', NEW.run_id, 'agent', runs.agent,
-            'caller', runs.caller, 'project', runs.project, 'kind', 'question',
+            'caller', runs.caller, 'project',
+            substr(runs.project, length(rtrim(runs.project, replace(runs.project, '/', ''))) + 1),
+            'kind', 'question',
             'message_id', NEW.message_id)),
             (julianday('now') - 2440587.5) * 86400.0
             FROM webhooks JOIN runs ON runs.run_id = NEW.run_id
-            WHERE disabled = '' AND instr(events, '"run.waiting"')
+            AND runs.project = webhooks.project WHERE disabled = ''
+            AND instr(events, '"run.waiting"')
             AND (SELECT count(*) FROM webhook_deliveries AS waiting
             WHERE waiting.webhook = webhooks.name AND state = 'pending') < 10000;
         END
@@ -249,15 +259,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         CREATE TRIGGER webhooks_hear_of_approvals AFTER INSERT ON approvals
         WHEN NEW.decision = 'pending'
         BEGIN
-        INSERT INTO webhook_deliveries (message_id, webhook, type, run_id, body, created)
-            SELECT 'msg_' || lower(hex(randomblob(16))), webhooks.name, 'run.waiting', NEW.run_id,
+        INSERT INTO webhook_deliveries (message_id, webhook, project, type,
+            run_id, body, created)
+            SELECT 'msg_' || lower(hex(randomblob(16))), webhooks.name, webhooks.project,
+            'run.waiting', NEW.run_id,
             json_object('type', 'run.waiting', 'timestamp', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
             'data', json_object('run_id', NEW.run_id, 'agent', runs.agent,
-            'caller', runs.caller, 'project', runs.project, 'kind', 'approval',
+            'caller', runs.caller, 'project',
+            substr(runs.project, length(rtrim(runs.project, replace(runs.project, '/', ''))) + 1),
+            'kind', 'approval',
             'call_id', NEW.call_id, 'tool', NEW.tool)),
             (julianday('now') - 2440587.5) * 86400.0
             FROM webhooks JOIN runs ON runs.run_id = NEW.run_id
-            WHERE disabled = '' AND instr(events, '"run.waiting"')
+            AND runs.project = webhooks.project WHERE disabled = ''
+            AND instr(events, '"run.waiting"')
             AND (SELECT count(*) FROM webhook_deliveries AS waiting
             WHERE waiting.webhook = webhooks.name AND state = 'pending') < 10000;
         END

@@ -1,7 +1,7 @@
 """What webhooks are to be told: messages, each made in the transaction of what it tells of.
 
-Triggers of the database make them (schema.py), for every webhook that a server has announced, so
-that no crash can come between what happened and its message.
+Triggers of the database make them (schema.py), for every webhook that a server of the run's project
+has announced, so that no crash can come between what happened and its message.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class WebhookMessage(Frozen):
     """They are in the order of what happened."""
     message_id: str
     webhook: str
+    project: str
     type: str
     run_id: str
     body: str
@@ -45,6 +46,8 @@ class WebhookRow(Frozen):
     """A webhook, as the store knows it."""
 
     name: str
+    project: str
+    """Of whose runs it is told."""
     url: str
     events: str
     disabled: str
@@ -59,9 +62,11 @@ class WebhookRows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def announce(self, hooks: Sequence[Webhook]) -> None:
-        """From now on there are messages for these. One with another URL is on again."""
-        rows = [(hook.name, hook.url, json.dumps(hook.events)) for hook in hooks]
+    async def announce(self, hooks: Sequence[Webhook], project: str) -> None:
+        """From now on there are messages for these, of runs of a project. One with another URL
+        is on again.
+        """
+        rows = [(hook.name, project, hook.url, json.dumps(hook.events)) for hook in hooks]
         await self._database.atomically(lambda db: db.executemany(_ANNOUNCE, rows))
 
     async def list(self) -> tuple[WebhookRow, ...]:
@@ -72,9 +77,12 @@ class WebhookRows:
         sql = "SELECT * FROM webhook_deliveries ORDER BY number DESC LIMIT ?"
         return tuple(WebhookMessage(**row) for row in await self._database.select(sql, limit))
 
-    async def claim(self, name: str, now: float, until: float) -> WebhookMessage | None:
+    async def claim(
+        self, name: str, project: str, now: float, until: float
+    ) -> WebhookMessage | None:
         """The message of a webhook that is due, for this process alone; None if there is none."""
-        rows = await self._database.select(_CLAIM, {"name": name, "now": now, "until": until})
+        named = {"name": name, "project": project, "now": now, "until": until}
+        rows = await self._database.select(_CLAIM, named)
         return WebhookMessage(**rows[0]) if rows else None
 
     async def settle(
@@ -104,14 +112,14 @@ class WebhookRows:
     async def enable(self, name: str) -> bool:
         """It is told of what happens from now on; False if there is none of that name."""
         sql = "UPDATE webhooks SET disabled = '' WHERE name = ?"
-        return await self._database.write(sql, name) == 1
+        return await self._database.write(sql, name) > 0
 
     async def remove(self, name: str) -> bool:
         """Forget one and its messages, until a server announces it again."""
 
         def write(db: sqlite3.Connection) -> bool:
             db.execute("DELETE FROM webhook_deliveries WHERE webhook = ?", (name,))
-            return db.execute("DELETE FROM webhooks WHERE name = ?", (name,)).rowcount == 1
+            return db.execute("DELETE FROM webhooks WHERE name = ?", (name,)).rowcount > 0
 
         return await self._database.atomically(write)
 
@@ -121,19 +129,21 @@ class WebhookRows:
 
 
 _ANNOUNCE = """
-INSERT INTO webhooks (name, url, events) VALUES (?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET events = excluded.events, url = excluded.url,
+INSERT INTO webhooks (name, project, url, events) VALUES (?, ?, ?, ?)
+ON CONFLICT (name, project) DO UPDATE SET events = excluded.events, url = excluded.url,
 disabled = CASE WHEN url = excluded.url THEN disabled ELSE '' END
 """
 _LIST = """
-SELECT name, url, events, disabled,
-(SELECT count(*) FROM webhook_deliveries WHERE webhook = name AND state = 'pending') AS pending,
-(SELECT count(*) FROM webhook_deliveries WHERE webhook = name AND state = 'failed') AS failed
-FROM webhooks ORDER BY name
+SELECT name, project, url, events, disabled,
+(SELECT count(*) FROM webhook_deliveries AS d WHERE d.webhook = webhooks.name
+AND d.project = webhooks.project AND state = 'pending') AS pending,
+(SELECT count(*) FROM webhook_deliveries AS d WHERE d.webhook = webhooks.name
+AND d.project = webhooks.project AND state = 'failed') AS failed
+FROM webhooks ORDER BY name, project
 """
 _CLAIM = """
 UPDATE webhook_deliveries SET claimed = :until WHERE message_id = (
-    SELECT message_id FROM webhook_deliveries WHERE webhook = :name AND state = 'pending'
-    AND due <= :now AND claimed <= :now ORDER BY number LIMIT 1)
+    SELECT message_id FROM webhook_deliveries WHERE webhook = :name AND project = :project
+    AND state = 'pending' AND due <= :now AND claimed <= :now ORDER BY number LIMIT 1)
 RETURNING *
 """

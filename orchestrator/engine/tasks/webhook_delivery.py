@@ -12,13 +12,11 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 
 import anyio
 from pydantic import SecretStr
 
-from orchestrator.errors import OrchestratorError
 from orchestrator.gateway.webhook_post import signed_headers, webhook_key
 from orchestrator.settings import Webhook
 from orchestrator.store.webhook_rows import WebhookMessage, WebhookRows
@@ -51,13 +49,14 @@ Post = Callable[[Webhook, Mapping[str, str], bytes], Awaitable[tuple[int, str]]]
 
 
 class WebhookDelivery:
-    """Delivers to the webhooks that the operator has named."""
+    """Delivers to the webhooks that the operator has named, what is of one project."""
 
     def __init__(
         self,
         hooks: Sequence[Webhook],
         keys: Mapping[str, SecretStr],
         rows: WebhookRows,
+        project: str,
         post: Post,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -65,16 +64,19 @@ class WebhookDelivery:
         self._hooks = tuple(hooks)
         self._keys = {hook.name: webhook_key(hook.name, keys.get(hook.name)) for hook in hooks}
         self._rows = rows
+        self._project = project
         self._post = post
         self._clock = clock
 
     async def serve(self) -> None:
-        """Announce them, and deliver for ever; a slow one holds up no other."""
+        """Announce them, and deliver for ever; a slow one holds up no other. Nothing that goes
+        wrong ends it: it goes on beside a server, and would end that too.
+        """
         while True:
             try:
                 await self.announce()
-            except OrchestratorError as exc:
-                log.warning("webhooks cannot be looked after: %s", exc)
+            except Exception:
+                log.exception("webhooks cannot be looked after")
                 await anyio.sleep(DELIVERY_FAILED_SECONDS)
             else:
                 break
@@ -83,19 +85,21 @@ class WebhookDelivery:
                 group.start_soon(self._serve_one, hook)
             while True:
                 await anyio.sleep(DELIVERIES_TIDY_SECONDS)
-                with suppress(OrchestratorError):  # the next time
+                try:
                     await self._rows.forget_old(self._clock())
+                except Exception:
+                    log.exception("old messages of webhooks cannot be forgotten")
 
     async def announce(self) -> None:
-        await self._rows.announce(self._hooks)
+        await self._rows.announce(self._hooks, self._project)
         await self._rows.forget_old(self._clock())
 
     async def _serve_one(self, hook: Webhook) -> None:
         while True:
             try:
                 found = await self.deliver_next(hook)
-            except OrchestratorError as exc:
-                log.warning("webhook %s cannot be looked after: %s", hook.name, exc)
+            except Exception:
+                log.exception("webhook %s cannot be looked after", hook.name)
                 await anyio.sleep(DELIVERY_FAILED_SECONDS)
                 continue
             if found is None:
@@ -104,7 +108,7 @@ class WebhookDelivery:
     async def deliver_next(self, hook: Webhook) -> WebhookMessage | None:
         """Try to deliver what is due first; None if nothing is."""
         now = self._clock()
-        delivery = await self._rows.claim(hook.name, now, now + CLAIM_SECONDS)
+        delivery = await self._rows.claim(hook.name, self._project, now, now + CLAIM_SECONDS)
         if delivery is None:
             return None
         body = delivery.body.encode()

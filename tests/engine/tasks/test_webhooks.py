@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from orchestrator.domain.exchange import Approval, Question
 from orchestrator.domain.result import RunResult
 from orchestrator.domain.task import Task
+from orchestrator.engine.tasks import webhook_delivery
 from orchestrator.engine.tasks.webhook_delivery import (
     CLAIM_SECONDS,
     WEBHOOK_RETRY_SECONDS,
@@ -107,11 +108,11 @@ def delivery_of(store: Store, hook: Webhook, clock: Clock) -> WebhookDelivery:
     async def post(hook: Webhook, headers: object, body: bytes) -> tuple[int, str]:
         return await post_message(hook, dialer, headers, body)  # type: ignore[arg-type]
 
-    return WebhookDelivery([hook], {hook.name: SECRET}, store.webhooks, post, clock)
+    return WebhookDelivery([hook], {hook.name: SECRET}, store.webhooks, "/home/me/p", post, clock)
 
 
-async def a_run(store: Store, *, depth: int = 0) -> Task:
-    task = Task(agent="worker", prompt="a secret task", project="/p", depth=depth)
+async def a_run(store: Store, *, depth: int = 0, project: str = "/home/me/p") -> Task:
+    task = Task(agent="worker", prompt="a secret task", project=project, depth=depth)
     await store.add_run(task)
     await store.set_status(task.run_id, "running")
     return task
@@ -145,7 +146,7 @@ async def test_a_message_is_made_with_what_it_tells_of_and_outlives_the_process(
     assert await delivery.deliver_next(receiver.hook) is None
     said = [body for _, body in receiver.heard]
     assert [each["type"] for each in said] == ["run.waiting", "run.waiting", "run.ended"]
-    whose = {"run_id": task.run_id, "agent": "worker", "caller": "main", "project": "/p"}
+    whose = {"run_id": task.run_id, "agent": "worker", "caller": "main", "project": "p"}
     assert said[0]["data"] == {**whose, "kind": "question", "message_id": "m1"}
     assert said[1]["data"] == {**whose, "kind": "approval", "call_id": "c1", "tool": "Bash"}
     ended = said[2]["data"]
@@ -223,7 +224,9 @@ async def test_of_two_processes_one_delivers_and_a_dead_ones_claim_ends(
     assert (len(ids), len(set(ids))) == (20, 20)
 
     await end(stores[0], await a_run(stores[0]))
-    claimed = await stores[0].webhooks.claim("ops", clock.now, clock.now + CLAIM_SECONDS)
+    claimed = await stores[0].webhooks.claim(
+        "ops", "/home/me/p", clock.now, clock.now + CLAIM_SECONDS
+    )
     assert claimed is not None  # and its process dies
     assert await deliveries[1].deliver_next(receiver.hook) is None
     clock.now += CLAIM_SECONDS
@@ -233,6 +236,49 @@ async def test_of_two_processes_one_delivers_and_a_dead_ones_claim_ends(
     assert not await stores[0].webhooks.settle(claimed, "pending", "too late")
     for store in stores:
         store.close()
+
+
+async def test_a_webhook_is_told_of_the_projects_that_announced_it(
+    store: Store, receiver: Receiver
+) -> None:
+    delivery = delivery_of(store, receiver.hook, Clock())
+    await delivery.announce()
+    other = await a_run(store, project="/home/me/other")
+    await Exchanges(store).ask(Question(message_id="m1", run_id=other.run_id, question="?"))
+    await Exchanges(store).request(Approval(call_id="c1", run_id=other.run_id, tool="Bash"))
+    await end(store, other)
+    assert await store.webhooks.deliveries(9) == ()
+    await store.webhooks.announce([receiver.hook], "/home/me/other")
+    await end(store, await a_run(store, project="/home/me/other"))
+    assert await delivery.deliver_next(receiver.hook) is None  # its own server delivers it
+    (message,) = await store.webhooks.deliveries(9)
+    assert message.project == "/home/me/other"
+
+
+async def test_a_fault_ends_neither_delivery_nor_its_server(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(webhook_delivery, "DELIVERY_FAILED_SECONDS", 0.0)
+    tried: list[Webhook] = []
+    again = anyio.Event()
+
+    async def fail(hook: Webhook, *_: object) -> tuple[int, str]:
+        tried.append(hook)
+        if len(tried) > 1:
+            again.set()
+        raise RuntimeError("a fault of ours")
+
+    hook = Webhook(name="ops", url="https://example.com/")
+    await store.webhooks.announce([hook], "/home/me/p")
+    for _ in range(2):
+        await end(store, await a_run(store))
+    delivery = WebhookDelivery([hook], {"ops": SECRET}, store.webhooks, "/home/me/p", fail)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(delivery.serve)
+            await again.wait()
+            group.cancel_scope.cancel()
+    assert "webhook ops cannot be looked after" in caplog.text
 
 
 async def test_an_inner_address_is_reached_only_if_the_operator_says_so(
@@ -257,5 +303,5 @@ async def test_a_webhook_without_a_good_secret_is_refused(store: Store, secret: 
         raise AssertionError
 
     with pytest.raises(OperatorError, match="ORCHESTRATOR_WEBHOOK_SECRETS") as refused:
-        WebhookDelivery([hook], keys, store.webhooks, never)
+        WebhookDelivery([hook], keys, store.webhooks, "/p", never)
     assert secret is None or secret not in str(refused.value)

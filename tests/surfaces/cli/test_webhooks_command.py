@@ -58,7 +58,7 @@ def test_a_webhook_is_tried_listed_and_on_again(
     async def happen() -> None:
         settings = read_settings()
         with open_store(settings) as store:
-            await store.webhooks.announce(settings.webhooks)
+            await store.webhooks.announce(settings.webhooks, "/p")
             task = Task(agent="worker", prompt="go", project="/p")
             await store.add_run(task)
             await store.set_status(task.run_id, "running")

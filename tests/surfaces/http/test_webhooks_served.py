@@ -56,7 +56,8 @@ async def test_a_message_comes_after_its_server_was_killed(
         async with serving(stage, hooks):
             while not await store.webhooks.list():  # it has announced what it was named
                 await anyio.sleep(0.05)
-        task = await a_run(store)
+        (row,) = await store.webhooks.list()
+        task = await a_run(store, project=row.project)
         await end(store, task)
         (waiting,) = await store.webhooks.deliveries(9)
         assert (waiting.state, receiver.heard) == ("pending", [])

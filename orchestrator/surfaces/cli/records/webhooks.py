@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 webhooks_app = Commands("Receivers that are told of runs, and whether they have heard it.")
 
-WEBHOOK_HEADINGS = ("WEBHOOK", "STATE", "WAITING", "FAILED", "EVENTS", "URL")
+WEBHOOK_HEADINGS = ("WEBHOOK", "PROJECT", "STATE", "WAITING", "FAILED", "EVENTS", "URL")
 DELIVERY_HEADINGS = ("MESSAGE", "WEBHOOK", "EVENT", "RUN", "STATE", "TRIES", "AGE", "ANSWER")
 
 SHOWN_DELIVERIES = 20
@@ -86,7 +86,11 @@ def _lines(
             WEBHOOK_HEADINGS,
             *(
                 (
-                    *(row.name, f"off: {row.disabled}" if row.disabled else "on"),
+                    *(
+                        row.name,
+                        visible(row.project),
+                        f"off: {row.disabled}" if row.disabled else "on",
+                    ),
                     *(str(row.pending), str(row.failed)),
                     *(", ".join(json.loads(row.events)), visible(row.url)),
                 )
