@@ -123,6 +123,7 @@ async def test_a_question_is_answered_and_a_draft_outlives_a_reload(on_page: Pag
     card = page.locator(".card.question")
     await expect(card).to_contain_text("Which colour?")
     await expect(card).to_contain_text("Without an answer it goes by: red")
+    await settled(page)
     await card.get_by_role("button", name="Answer").click()
     await expect(card.get_by_role("alert")).to_contain_text("The answer is empty")
     await page.keyboard.press("Escape")
@@ -179,13 +180,34 @@ async def test_two_tabs_decide_at_once_and_one_counts(on_page: PageStage) -> Non
     assert not any("pusher: " in text for text in lost)
 
 
-async def test_what_is_decided_elsewhere_leaves_the_page(on_page: PageStage) -> None:
+async def test_what_is_decided_elsewhere_leaves_the_page_and_a_click_meant_for_it_decides_nothing(
+    on_page: PageStage,
+) -> None:
     run = await on_page.run("pusher")
     call = await on_page.want(run, "Bash", PUSH)
+    below = await on_page.want(run, "Bash", PUSH)
     page = await on_page.opened()
-    card = page.locator(".card")
-    await expect(card).to_have_count(1)
+    cards = page.locator(".card")
+    await expect(cards).to_have_count(2)
+    await settled(page)
+    await page.evaluate("""() => {
+        const ask = fetch;
+        window.posts = 0;
+        window.fetch = (path, options) => {
+            window.posts += options.method === "POST";
+            return ask(path, options);
+        };
+        performance.now = () => 1e9;  // from now on nothing stands still for long
+    }""")
     assert await on_page.exchanges.decide(run, call, "rejected", message="no")
     await on_page.happen(run, ("approval_decided", "rejected", {"call_id": call}))
-    await expect(card.locator(".left")).to_have_text("decided elsewhere")
-    await expect(card).to_have_count(0)
+    await expect(cards.first.locator(".left")).to_have_text("decided elsewhere")
+    await expect(cards).to_have_count(1)
+    button = cards.get_by_role("button", name="Approve")
+    await button.click()
+    await expect(cards).to_have_class(re.compile("chosen"))
+    assert await page.evaluate("window.posts") == 0
+    assert (await approval(on_page, run, below)).decision == "pending"
+    await page.evaluate("performance.now = () => 1e9 + 501")
+    await button.click()
+    assert (await decided(on_page, run, below)).decision == "approved"

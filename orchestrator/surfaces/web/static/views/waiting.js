@@ -50,15 +50,17 @@ export class WaitingView extends View {
     card.end();
     setTimeout(() => {
       this.movedAt = performance.now();
+      for (const each of this.cards.values()) each.movedAt = this.movedAt;
       card.element.remove();
     }, this.isConnected ? GONE_MS : 0);
   }
 
-  choose(key, focus = false) {
+  /** `pointed`: by a person, who sees which it is. */
+  choose(key, focus = false, pointed = false) {
     if (key === this.chosen) return;
     this.cards.get(this.chosen)?.element.classList.remove("chosen");
     this.chosen = key;
-    this.movedAt = performance.now();
+    if (!pointed) this.movedAt = performance.now();
     const card = this.cards.get(key);
     card?.element.classList.add("chosen");
     if (focus) {
@@ -94,6 +96,7 @@ class Card {
   constructor(item, view) {
     this.item = item;
     this.view = view;
+    this.movedAt = performance.now();
     const question = item.kind === "question";
     this.left = h("span.left");
     this.age = ago(item.asked);
@@ -111,7 +114,7 @@ class Card {
         ];
     this.element = h(`div.card.${question ? "question" : "approval"}`, {
       role: "listitem", tabindex: "-1", "aria-label": question ? `${item.agent} asks` : `${item.agent} wants to use ${item.tool}`,
-      onfocusin: () => view.choose(keyOf(item)),
+      onfocusin: () => view.choose(keyOf(item), false, true),
     },
       h("header", h("b.agent", item.agent), question ? " asks" : [" wants to use ", h("code.tool", item.tool)],
         h("span.about", h("a", { href: `#/run/${encodeURIComponent(item.run_id)}` }, item.run_id), ` for ${item.caller} · asked `, this.age, " ago"),
@@ -158,11 +161,10 @@ class Card {
   }
 
   #button(text, key, classes, act) {
-    const button = h(`button${classes ? `.${classes}` : ""}`, { type: "button", onclick: () => {
+    return h(`button${classes ? `.${classes}` : ""}`, { type: "button", onclick: () => {
       // A card above may have gone a moment ago, and this button come under the pointer.
-      if (performance.now() - this.view.movedAt > SETTLE_MS || this.view.chosen === keyOf(this.item)) act();
-    } }, text, h("kbd", { "aria-hidden": "true" }, key));
-    return button;
+      if (performance.now() - this.movedAt > SETTLE_MS) act();
+    } }, text, key && h("kbd", { "aria-hidden": "true" }, key));
   }
 
   get #draft() {
@@ -181,7 +183,7 @@ class Card {
     this.editor.rows = Math.min(16, this.editor.value.split("\n").length + 1);
     this.more.hidden = false;
     this.more.replaceChildren(h("label", "Runs instead of what was asked for", this.editor),
-      h("button.main.good", { type: "button", onclick: () => this.#decide("approve", this.editor.value) }, "Approve as edited"));
+      this.#button("Approve as edited", "", "main.good", () => this.#decide("approve", this.editor.value)));
     this.editor.focus();
   }
 
@@ -189,7 +191,7 @@ class Card {
     this.editing = false;
     this.more.hidden = false;
     this.more.replaceChildren(h("label", "Reject", this.reason),
-      h("button.main.bad", { type: "button", onclick: () => this.#decide("reject") }, "Reject"));
+      this.#button("Reject", "", "main.bad", () => this.#decide("reject")));
     this.reason.focus();
   }
 
