@@ -193,6 +193,28 @@ async def test_a_stream_ends_when_its_run_is_deleted(
         assert (await main.get(f"/v1/runs/{run_id}/events")).status_code == 404
 
 
+async def test_a_stream_that_is_behind_when_its_run_is_over_still_has_every_event(
+    stage: ApiStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "ENDED_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(events, "FEED_PAGE", 5)
+
+    async def behind() -> bool:
+        return False
+
+    async with stage.client() as main:
+        run_id = await stage.begin(main)
+        await stage.note(run_id, "here")
+        async with stage.reading(main, f"/v1/runs/{run_id}/events") as reader:
+            await reader.until("text")
+            monkeypatch.setattr(stage.feed, "_round", behind)
+            for number in range(12):
+                await stage.note(run_id, str(number))
+            await stage.ended(run_id)
+            assert await reader.until("end") == {"run_id": run_id, "status": "completed"}
+    assert [event["id"] for event in reader.seen] == await stored(stage, run_id)
+
+
 async def test_a_reader_that_does_not_read_is_cut_and_misses_nothing_when_it_comes_again(
     stage: ApiStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,8 +173,10 @@ class EventFrames(Response):
                     yield _end(page[-1])
                     return
         # Its run is over, and no event has said so: what there is of it, and that it has ended.
-        for event in await feed.line.of_run(follower.run_id, self._after, FEED_PAGE):
-            yield event.frame
+        follower.live = False  # it reads from the store again: it need not keep up
+        while rest := await feed.line.of_run(follower.run_id, self._after, FEED_PAGE):
+            self._after = rest[-1].number
+            yield b"".join(event.frame for event in rest)
         record = await self._store.run(follower.run_id)
         status = REMOVED if record is None else record.status
         yield control_frame("end", {"run_id": follower.run_id, "status": status})
