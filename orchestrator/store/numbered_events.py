@@ -75,7 +75,7 @@ class NumberedEvents:
     async def oldest(self, project: str) -> int:
         """The first number of a project that is still there; 0 if there is none."""
         rows = await self._select(
-            "SELECT number FROM events JOIN runs USING (run_id) WHERE project = ? "
+            "SELECT number FROM events CROSS JOIN runs USING (run_id) WHERE project = ? "
             "ORDER BY number LIMIT 1",
             project,
         )
@@ -89,9 +89,13 @@ class NumberedEvents:
     async def of_project(
         self, project: str, after: int, limit: int, upto: int | None = None
     ) -> list[KeptEvent]:
-        """The first events after a number, of all runs of a project."""
+        """The first events after a number, of all runs of a project.
+
+        CROSS JOIN is an order to SQLite: along the numbers. It would rather read all events of the
+        project, and sort them, at each call.
+        """
         rows = await self._select(
-            f"{_NUMBERED} JOIN runs USING (run_id) WHERE number > ? AND number <= ? "
+            f"{_NUMBERED} CROSS JOIN runs USING (run_id) WHERE number > ? AND number <= ? "
             "AND project = ? ORDER BY number LIMIT ?",
             after,
             _LAST if upto is None else upto,

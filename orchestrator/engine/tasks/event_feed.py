@@ -104,7 +104,7 @@ class EventFeed:
         self._followers: set[Follower] = set()
         self._by_run: dict[str, set[Follower]] = defaultdict(set)
         self._last: int | None = None
-        """The number of the last event that was handed out; None while there is no follower."""
+        """Up to which number events were handed out; None while there is no follower."""
         self._kin: dict[str, Kinship] = {}
         self._joined = anyio.Event()
 
@@ -162,14 +162,17 @@ class EventFeed:
     async def audience(self, run_ids: Iterable[str]) -> dict[str, frozenset[str]]:
         """The callers that may see each of these runs: whose it is, and whom it works for."""
         asked = set(run_ids)
+        known: dict[str, Kinship] = {}  # while this waits, others may forget what is remembered
+        wanted = asked
+        while wanted:
+            found = {run_id: self._kin[run_id] for run_id in wanted & self._kin.keys()}
+            if unknown := wanted - found.keys():
+                found |= await self.line.kinship(unknown)
+            known |= found
+            wanted = {kin.parent for kin in found.values() if kin.parent} - known.keys()
         if len(self._kin) > MAX_KIN:
             self._kin.clear()
-        wanted = asked - self._kin.keys()
-        while wanted:
-            found = await self.line.kinship(wanted)
-            self._kin.update(found)
-            above = {kin.parent for kin in found.values() if kin.parent}
-            wanted = above - self._kin.keys() - wanted
+        self._kin |= known
         return {run_id: frozenset(self._callers(run_id)) for run_id in asked}
 
     def kin(self, run_id: str) -> Kinship | None:
@@ -191,8 +194,12 @@ class EventFeed:
         last = self._last
         if last is None:
             return False
+        newest = await self.line.newest()
+        if newest <= last:
+            return False
         found = await self.line.of_project(self.project, last, FEED_PAGE)
         if not found:
+            self._last = newest  # what is between is other projects': it is not looked at again
             return False
         audience = await self.audience(event.run_id for event in found)
         # From here on nothing waits: who joins meanwhile would miss events, or get them twice.
