@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import tarfile
 
 import anyio
@@ -10,10 +11,11 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from orchestrator.app import open_orchestrator
+from orchestrator.app import open_orchestrator, open_watching
 from orchestrator.engine.tasks.tasks import Tasks
 from orchestrator.store.page_logins import PageLogins
 from orchestrator.surfaces.http.api import Behind
+from orchestrator.telemetry.run_log import RUNS_LOGGER
 from tests.surfaces.http.api_stage import PATIENCE, TOKENS, serving_api
 from tests.surfaces.mcp.mcp_stage import Stage
 from tests.surfaces.task_stage import bash
@@ -29,7 +31,9 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-async def test_changes_a_session_and_the_machine(task_stage: Stage) -> None:
+async def test_changes_a_session_and_the_machine(
+    task_stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     task_stage.add_agent(
         "keeper",
         bash("echo hello > new.txt"),
@@ -47,7 +51,12 @@ async def test_changes_a_session_and_the_machine(task_stage: Stage) -> None:
     async def at_once() -> None:
         pass
 
-    async with open_orchestrator(settings) as service, Tasks(service) as tasks:
+    caplog.set_level(logging.INFO, RUNS_LOGGER)
+    async with (
+        open_watching(settings, logs=True) as watching,
+        open_orchestrator(settings, watching=watching) as service,
+        Tasks(service) as tasks,
+    ):
         behind = Behind(settings, service, tasks, at_once, service.note_stranger)
         async with (
             serving_api(behind) as (_, url),
@@ -60,11 +69,15 @@ async def test_changes_a_session_and_the_machine(task_stage: Stage) -> None:
             person.headers["X-Orchestrator"] = key
 
             wish = {"agent": "keeper", "prompt": "go", "workspace": str(project)}
-            answer = await main.post("/v1/runs", json=wish, headers={"Prefer": "wait=60"})
+            asked = {"Prefer": "wait=60", "X-Request-Id": "req-1"}
+            answer = await main.post("/v1/runs", json=wish, headers=asked)
             run = answer.json()
             assert answer.status_code == 200, run
             assert (run["status"], run["session"]) == ("completed", "default"), run
             path = f"/v1/runs/{run['run_id']}"
+            logged = [vars(line).get("fields", {}) for line in caplog.records]
+            (queued,) = [line for line in logged if line.get("event") == "queued"]
+            assert (queued["run_id"], queued["request_id"]) == (run["run_id"], "req-1")
 
             machine = await person.get("/v1/machine")
             said = machine.json()
