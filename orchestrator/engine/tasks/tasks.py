@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import anyio
 
@@ -34,6 +34,11 @@ log = logging.getLogger(__name__)
 TAKE_UP_SECONDS = 5.0
 """Between two tries to take up the same run: the engine may be away, or the trust in its agent."""
 
+PREPARED_SECONDS = 10.0
+"""For tasks that are still to be accepted when all is over; an image takes longer."""
+
+T = TypeVar("T")
+
 HEARD_LATER = "{runner} reads what it is told when its turn is over, and not between two steps"
 
 
@@ -49,7 +54,9 @@ class Tasks:
         self._service = service
         self._held: dict[str, LiveRun] = {}
         """Runs whose wire is ours, by their ids."""
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs: set[asyncio.Task[Any]] = set()
+        self._starting: set[asyncio.Task[str]] = set()
+        """Of these, tasks that are to be accepted."""
         self._looking = anyio.CancelScope()
         self._leaving = ""
         self._serves = self._is_known = False
@@ -58,7 +65,7 @@ class Tasks:
         """When runs of dead orchestrators were last to be taken up."""
 
     async def __aenter__(self) -> Self:
-        self._go(self._keep_looking())
+        self.own(self._keep_looking())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -66,7 +73,12 @@ class Tasks:
         for live in self._held.values():
             live.cancel(self._leaving or STOPPED)
         with anyio.CancelScope(shield=True):  # each run's end is bounded
-            await asyncio.gather(*self._jobs, return_exceptions=True)
+            if self._starting:
+                await asyncio.wait(self._starting, timeout=PREPARED_SECONDS)
+                for starting in self._starting:
+                    starting.cancel()
+            while self._jobs:  # one that was accepted just now has another
+                await asyncio.gather(*self._jobs, return_exceptions=True)
             if self._is_known:
                 await _logged(self._service.store.remove_server)
             with suppress(OrchestratorError):  # results that the store has refused: once more
@@ -77,8 +89,22 @@ class Tasks:
     async def start(self, task: Task, *listeners: Listener) -> str:
         """Begin a task and return its run's id; errors are for what the caller got wrong."""
         live = await self._accept(task, *listeners)
-        self._go(self._run_alone(live))
+        self.own(self._run_alone(live))
         return live.run_id
+
+    def starting(self, task: Task) -> asyncio.Task[str]:
+        """`start`, which goes on when who asked for it has left, as long as this is open."""
+        job = self.own(self.start(task))
+        self._starting.add(job)
+        job.add_done_callback(self._starting.discard)
+        return job
+
+    def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Have something done to its end, whoever is cancelled; this is open until then."""
+        job = asyncio.create_task(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+        return job
 
     async def run(self, task: Task, *listeners: Listener) -> RunResult:
         """Run a task to its end while the caller waits; others can talk to it meanwhile."""
@@ -140,12 +166,9 @@ class Tasks:
             await self.book.view(run_id, task.caller)
         live = await self._service.accept(task, *listeners, run_child=self.run)
         self._held[live.run_id] = live
+        if self._looking.cancel_called:
+            live.cancel(self._leaving or STOPPED)
         return live
-
-    def _go(self, work: Coroutine[None, None, None]) -> None:
-        job = asyncio.create_task(work)
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
 
     async def _run_alone(self, live: LiveRun, *, taken_up: bool = False) -> None:
         """Run a task that no caller waits for. One that is taken up has waited for others before,
@@ -232,7 +255,7 @@ class Tasks:
                 continue
             if now - self._tried.get(run_id, -inf) > TAKE_UP_SECONDS:
                 self._tried[run_id] = now
-                self._go(self._take_up(run))
+                self.own(self._take_up(run))
 
     async def _take_up(self, run: SuspendedRun) -> None:
         try:
@@ -264,7 +287,7 @@ class Tasks:
             if order.kind == "cancel":
                 live.cancel()
             else:  # in a task of its own: a CLI that does not read must not delay other orders
-                self._go(self._steer(live, order))
+                self.own(self._steer(live, order))
 
     async def _steer(self, live: LiveRun, order: Order) -> None:
         try:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
 
-from tests.surfaces.http.api_stage import PATIENCE, ApiStage
+from orchestrator.domain.task import Task
+from orchestrator.engine.live import LiveRun
+from orchestrator.store.runs import Store
+from orchestrator.surfaces.http.bodies import ApplyWish
+from orchestrator.surfaces.http.routes import runs
+from tests.surfaces.http.api_stage import PATIENCE, ApiStage, on_api_stage
 
 pytestmark = pytest.mark.anyio
 
@@ -82,3 +91,50 @@ async def test_a_doctor_says_what_is_wrong(
     checks = {check["name"]: check for check in said["checks"]}
     assert checks["state"]["detail"] == str(stage.settings.state_dir)
     assert (checks["socket"]["ok"], bool(checks["socket"]["advice"])) == (False, True)
+
+
+async def test_what_a_request_has_begun_ends_before_the_store_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "ACCEPT_SECONDS", 0.01)
+    applied: list[str] = []
+    async with on_api_stage(tmp_path) as stage, stage.client() as client:
+        leaving, accept = stage.tasks._looking, stage.service.accept
+
+        async def until_the_end() -> None:
+            while not leaving.cancel_called:
+                await anyio.sleep(0.005)
+            await anyio.sleep(0.005)
+
+        async def slow(task: Task, *listeners: Any, **more: Any) -> LiveRun:
+            await until_the_end()
+            return await accept(task, *listeners, **more)
+
+        async def apply(run_id: str, *_: object, **__: object) -> None:
+            applied.append("begun")
+            await until_the_end()
+            applied.append(run_id)
+
+        async def seen(_: str) -> None:
+            pass
+
+        monkeypatch.setattr(stage.service, "accept", slow)
+        monkeypatch.setattr(stage.service, "apply", apply)
+        answer = await client.post("/v1/runs", json={"agent": "for-main", "prompt": "go"})
+        assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+        parts = SimpleNamespace(service=stage.service, tasks=stage.tasks)
+        asker = SimpleNamespace(sees_as="main")
+        wish = ApplyWish()
+        call = SimpleNamespace(body=wish, check_seen=seen, run_id="r", asker=asker, parts=parts)
+        request = asyncio.create_task(runs.apply(cast("Any", call)))
+        with anyio.fail_after(PATIENCE):
+            while not applied:
+                await anyio.sleep(0.005)
+        request.cancel()  # as a web server does that is to end
+        with pytest.raises(asyncio.CancelledError):
+            await request
+    assert applied == ["begun", "r"]
+    store = Store(tmp_path / "state" / "runs.sqlite", "another")
+    (run,) = await store.find_runs(limit=-1)
+    assert run.status == "cancelled"
+    store.close()

@@ -46,8 +46,6 @@ NOT_BEGUN = (
 
 DIFF_TYPE = "text/x-diff"
 
-_preparing: set[asyncio.Task[str]] = set()
-
 
 async def begin(call: ApiCall) -> ApiReply:
     wish: NewRun = call.body
@@ -75,9 +73,7 @@ async def started(call: ApiCall, task: Task) -> str:
     """Begin a run; one that takes longer to begin than a client waits goes on by itself: cancelled
     in between, it might be in the store with no process to run it.
     """
-    starting = asyncio.create_task(call.parts.tasks.start(task))
-    _preparing.add(starting)
-    starting.add_done_callback(_preparing.discard)
+    starting = call.parts.tasks.starting(task)
     done, _ = await asyncio.wait([starting], timeout=ACCEPT_SECONDS)
     if not done:
         starting.add_done_callback(_logged)
@@ -181,8 +177,8 @@ async def apply(call: ApiCall) -> ApiReply:
     wish: ApplyWish = call.body
     await call.check_seen(call.run_id)
     do = partial(call.parts.service.apply, call.run_id, call.asker.sees_as)
-    with anyio.CancelScope(shield=True):  # all or nothing, and then it is told
-        applied = await do(dry_run=wish.dry_run, allow_acting=wish.allow_acting)
+    work = do(dry_run=wish.dry_run, allow_acting=wish.allow_acting)
+    applied = await asyncio.shield(call.parts.tasks.own(work))  # all or nothing
     files = tuple(FileChange(**file.model_dump()) for file in applied.files)
     return ApiReply(
         AppliedBody(
