@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import anyio
@@ -13,6 +14,8 @@ from tests.surfaces.mcp.mcp_stage import PATIENCE
 from tests.surfaces.web.page_stage import PageStage, until
 
 pytestmark = pytest.mark.anyio
+
+LONG_NUMBER = 2**53 + 1  # the first that a browser rounds
 
 PUSH: dict[str, object] = {"command": "git push origin main", "description": "Publish it"}
 
@@ -48,11 +51,12 @@ async def answered(on_page: PageStage, run_id: str, message_id: str) -> Question
 async def test_a_tool_call_is_shown_whole_and_approved_by_a_person(on_page: PageStage) -> None:
     run = await on_page.run("pusher")
     long = "x" * 3000 + "; rm -rf /"
-    call = await on_page.want(run, "Bash", PUSH | {"command": long}, by="user")
+    call = await on_page.want(run, "Bash", PUSH | {"command": long, "id": LONG_NUMBER}, by="user")
     page = await on_page.opened()
     card = page.locator(".card", has_text="pusher wants to use Bash")
     await expect(card.locator("pre").first).to_have_text(long)
     assert "Publish it" in await card.inner_text()
+    assert str(LONG_NUMBER) in await card.inner_text()
     assert "left" in await card.locator(".left").inner_text()
     await settled(page)
     await card.get_by_role("button", name="Approve").click()
@@ -64,7 +68,8 @@ async def test_a_tool_call_is_shown_whole_and_approved_by_a_person(on_page: Page
 
 async def test_keys_choose_approve_edit_and_reject(on_page: PageStage) -> None:
     run = await on_page.run("keyed")
-    calls = [await on_page.want(run, "Bash", {"command": f"echo {n}"}) for n in range(3)]
+    inputs = [{"command": f"echo {n}", "id": LONG_NUMBER} for n in range(3)]
+    calls = [await on_page.want(run, "Bash", each) for each in inputs]
     page = await on_page.opened()
     await expect(page.locator(".card")).to_have_count(3)
     await settled(page)
@@ -86,14 +91,16 @@ async def test_keys_choose_approve_edit_and_reject(on_page: PageStage) -> None:
     await settled(page)
     await page.keyboard.press("e")
     editor = page.get_by_label("The input to run instead")
+    await expect(editor).to_have_value(json.dumps(inputs[2], indent=2))
     await editor.fill('{"command": ')
     await page.get_by_role("button", name="Approve as edited").click()
     await expect(page.get_by_role("alert")).to_contain_text("The edited input cannot be used")
     assert (await approval(on_page, run, calls[2])).decision == "pending"
-    await editor.fill('{"command": "echo other"}')
+    other = {"command": "echo other", "id": LONG_NUMBER + 2}
+    await editor.fill(json.dumps(other))
     await page.get_by_role("button", name="Approve as edited").click()
     edited = await decided(on_page, run, calls[2])
-    assert (edited.decision, edited.new_input) == ("approved", {"command": "echo other"})
+    assert (edited.decision, edited.new_input) == ("approved", other)
 
 
 async def test_a_key_that_comes_too_soon_decides_nothing(on_page: PageStage) -> None:

@@ -11,6 +11,19 @@ export class Problem extends Error {
   }
 }
 
+/** In place of a whole number that this browser would round, and whose digits it does not tell. */
+export const UNSEEN = "a number that this browser cannot show exactly";
+
+const reader = (keep) => (text) =>
+  JSON.parse(text, (_, value, seen) =>
+    !Number.isInteger(value) || Number.isSafeInteger(value) ? value : seen?.source ? keep(seen.source) : UNSEEN);
+
+/** JSON whose whole numbers above 2^53 keep their digits: what runs is shown, and sent, as it is. */
+export const parse = reader((digits) => JSON.rawJSON(digits));
+
+/** The same to be read only: such numbers are texts, which other tabs can be told. */
+export const legible = reader(String);
+
 const listeners = new Set();
 
 /** Called when the server does not know this page any more. */
@@ -40,7 +53,7 @@ export const request = async (method, path, body, options = {}) => {
     throw new Problem(answer.status, problem);
   }
   if (answer.status === 204) return null;
-  return options.accept ? answer.text() : answer.json();
+  return options.accept ? answer.text() : parse(await answer.text());
 };
 
 export const get = (path, options) => request("GET", path, undefined, options);

@@ -2,7 +2,7 @@
 // others, since a browser opens six connections to a server and no more. Where there are no locks
 // (a page that did not come from this machine or by HTTPS), each tab has a stream of its own.
 
-import { headers } from "./api.js";
+import { headers, legible } from "./api.js";
 
 const NAME = "orchestrator.events";
 const SILENCE_MS = 45_000; // the server says something every 15 s
@@ -156,7 +156,7 @@ export class Stream {
   }
 
   #frame(event, id, data) {
-    if (id) this.queue.push(JSON.parse(data));
+    if (id) this.queue.push(legible(data));
     else if (event === "gap_detected") {
       this.#pass();
       this.after = JSON.parse(data).newest_available_id;

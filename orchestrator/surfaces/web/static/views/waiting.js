@@ -1,6 +1,6 @@
 // What waits for a person: questions, and tool calls with everything that would run.
 
-import { path, post } from "../api.js";
+import { UNSEEN, parse, path, post } from "../api.js";
 import { h, say } from "../dom.js";
 import { span } from "../format.js";
 import { model } from "../model.js";
@@ -200,7 +200,8 @@ class Card {
     if (action === "reject" && this.reason.value.trim()) decision.why = this.reason.value.trim();
     if (edited !== undefined) {
       try {
-        decision.input = JSON.parse(edited);
+        decision.input = parse(edited);
+        if (JSON.stringify(decision.input).includes(UNSEEN)) throw new Error(`it holds ${UNSEEN}`);
         if (decision.input === null || typeof decision.input !== "object" || Array.isArray(decision.input)) throw new Error("it is no JSON object");
       } catch (error) {
         return this.#fail(`The edited input cannot be used: ${error.message}`);
