@@ -20,6 +20,7 @@ OrchestratorError
 │   ├── ImageBuildFailed   the image could not be made
 │   │   └── BaseMissing     there is nothing to build it on, and nothing to make that with
 │   ├── ServerAway         the orchestrator elsewhere does not answer
+│   ├── NotReady           the orchestrator elsewhere is still at it; the same again tells
 │   ├── StoreFailed        what happened cannot be kept
 │   │   └── StoreTooNew     a newer orchestrator has written it
 │   ├── CopyFailed         a workspace could not be copied into a container, or out of it
@@ -41,6 +42,7 @@ OrchestratorError
     │   ├── ToolArgumentsInvalid  they do not fit the tool's schema
     │   └── ToolTimeout         the tool has not answered in time
     ├── RunNotFound        there is no run of that id
+    ├── WorkspaceNotFound  nobody has sent a workspace of that id, or it is gone again
     ├── RunRefused         what was asked of a run does not fit what it is doing
     ├── ThreadRefused      what was asked of a line of runs does not fit the run that it is at
     ├── SessionRefused     a session of an agent that has none, or one that is not there
@@ -67,6 +69,9 @@ class OrchestratorError(Exception):
 
     exit_code: ClassVar[int] = 1
     """What the command line exits with."""
+
+    retry_seconds: float = 0.0
+    """After which to ask again, as a server elsewhere says that refuses."""
 
 
 class AuthorError(OrchestratorError):
@@ -163,6 +168,10 @@ class ServerAway(OperatorError):
         """Nothing has been asked yet: to ask again cannot do it twice."""
 
 
+class NotReady(OperatorError):
+    code = "not_ready"
+
+
 class StoreFailed(OperatorError):
     code = "store_failed"
 
@@ -245,6 +254,10 @@ class ToolTimeout(GatewayRefused):
 
 class RunNotFound(CallerError):
     code = "run_not_found"
+
+
+class WorkspaceNotFound(CallerError):
+    code = "workspace_not_found"
 
 
 class RunRefused(CallerError):

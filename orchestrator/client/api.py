@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
@@ -30,10 +30,13 @@ from orchestrator.client.documents import (
 from orchestrator.client.packing import PackedTree
 from orchestrator.errors import (
     ApplyRefused,
+    AskedBefore,
+    NotReady,
     OperatorError,
     RunNotFound,
     RunRefused,
     ServerAway,
+    WorkspaceNotFound,
 )
 from orchestrator.workspace.archives.kept_changes import ARCHIVE_BYTES, take_changes
 from orchestrator.workspace.changes.collected import Changes
@@ -51,6 +54,9 @@ SENT_BYTES = 256 * 1024
 UPLOAD_ANSWER_SECONDS = 600.0
 """For the server to unpack it."""
 
+DONE_SECONDS = 1800.0
+"""For what was asked for to be done: an image may have to be built first."""
+
 RESUME_SECONDS = 0.5
 """Before a stream of events that has ended is asked for again."""
 
@@ -58,6 +64,8 @@ STREAM_SECONDS = 45.0
 """Without a word on a stream of events: the server says something every 15 s."""
 
 M = TypeVar("M", bound=BaseModel)
+
+Say = Callable[[str], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -92,9 +100,11 @@ class OrchestratorClient:
         session: str = "",
         timeout_seconds: float | None = None,
         key: str = "",
+        say: Say | None = None,
     ) -> RemoteRun:
         """Begin a run. `workspace` is the id of an upload, or a path on the server's machine. The
-        same `key` again is the same run; without one, each call is a run of its own.
+        same `key` again is the same run; without one, each call is a run of its own. `say` is told
+        if it takes a while.
         """
         body = {
             "agent": agent,
@@ -104,7 +114,7 @@ class OrchestratorClient:
             "session": session,
             "timeout_ms": None if timeout_seconds is None else int(timeout_seconds * 1000),
         }
-        return await self._post("/v1/runs", body, RemoteRun, key=key)
+        return await self._post("/v1/runs", body, RemoteRun, key, say)
 
     async def run(self, agent: str, prompt: str, **wishes: Any) -> RemoteRun:
         """Begin a run and wait until it has ended, or asks something."""
@@ -257,7 +267,7 @@ class OrchestratorClient:
         """Send a workspace, unless the server has it already."""
         try:
             return await self._get(f"/v1/workspaces/{packed.workspace}", RemoteUpload)
-        except RunNotFound:
+        except WorkspaceNotFound:
             return await self.connection.patiently(partial(self._send, packed))
 
     async def _send(self, packed: PackedTree) -> RemoteUpload:
@@ -360,14 +370,29 @@ class OrchestratorClient:
     ) -> M:
         return _read(model, await self._json(path, headers=headers))
 
-    async def _posted(self, path: str, body: Any, key: str = "") -> Any:
-        """Under a key, so that it is done once however often it is asked for."""
+    async def _posted(self, path: str, body: Any, key: str = "", say: Say | None = None) -> Any:
+        """Under a key, so that it is done once however often it is asked for: also again while the
+        server is still at it.
+        """
         headers = {"Idempotency-Key": key or token_hex(16)}
         ask = partial(self.connection.request, "POST", path, headers=headers, json=body)
-        return _json_of(await self.connection.patiently(ask))
+        give_up, said = anyio.current_time() + DONE_SECONDS, False
+        while True:
+            try:
+                return _json_of(await self.connection.patiently(ask))
+            except (NotReady, AskedBefore) as exc:
+                if anyio.current_time() + exc.retry_seconds > give_up:
+                    raise
+                pause = exc.retry_seconds
+            if say is not None and not said:
+                await say(f"{self.url} is not ready yet, and is asked again until it is")
+            said = True
+            await anyio.sleep(pause)
 
-    async def _post(self, path: str, body: Any, model: type[M], key: str = "") -> M:
-        return _read(model, await self._posted(path, body, key))
+    async def _post(
+        self, path: str, body: Any, model: type[M], key: str = "", say: Say | None = None
+    ) -> M:
+        return _read(model, await self._posted(path, body, key, say))
 
 
 def _taken(archive: Path, folder: Path) -> Changes:

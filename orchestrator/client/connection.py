@@ -150,9 +150,10 @@ class ServerConnection:
             found += piece
             if len(found) > WHOLE_ANSWER_BYTES:
                 raise OperatorError(f"the answer of {self.url} does not end; is the address right?")
-        kind = {"content-type": response.headers.get("content-type", "")}
+        read = ("content-type", "retry-after")
+        headers = {name: response.headers[name] for name in read if name in response.headers}
         return httpx2.Response(
-            response.status_code, headers=kind, content=bytes(found), request=response.request
+            response.status_code, headers=headers, content=bytes(found), request=response.request
         )
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -239,10 +240,17 @@ def refusal_of(response: httpx2.Response, url: str) -> OrchestratorError:
         )
     kind = _kinds().get(code)
     if kind is not None:
-        return kind(detail)
+        refusal = kind(detail)
+        refusal.retry_seconds = _seconds(response.headers.get("retry-after", ""))
+        return refusal
     other = OperatorError if response.status_code >= 500 else CallerError
     detail = detail or f"{response.status_code} {response.reason_phrase}"
     return other(f"the orchestrator at {url} says: {detail}")
+
+
+def _seconds(text: str) -> float:
+    """Of a Retry-After; what is none is a second."""
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1.0
 
 
 def _kinds() -> dict[str, type[OrchestratorError]]:

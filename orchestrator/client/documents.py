@@ -136,6 +136,8 @@ class RemoteRow(RemoteDocument):
     duration_ms: int = 0
     waiting: int = 0
     step: str = ""
+    step_kind: str = ""
+    step_at: float | None = None
 
 
 class RemoteEvent(RemoteDocument):

@@ -7,6 +7,7 @@ import io
 import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from orchestrator.errors import (
     RunNotFound,
     RunRefused,
     ServerAway,
+    WorkspaceNotFound,
 )
+from orchestrator.surfaces.cli.elsewhere.translated import step_of
+from orchestrator.surfaces.http.routes import runs
 from tests.surfaces.http.api_stage import PATIENCE, TOKENS, ApiStage, on_api_stage
 
 pytestmark = pytest.mark.anyio
@@ -77,6 +81,36 @@ async def test_the_same_key_is_the_same_run(stage: ApiStage, main: OrchestratorC
     assert again.run_id == first
     assert await begun(stage, main) != first
     await main.cancel(first)
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+async def test_a_run_whose_server_is_not_ready_begins_once(
+    stage: ApiStage, main: OrchestratorClient, monkeypatch: pytest.MonkeyPatch, cut_off: bool
+) -> None:
+    asked, ready, accept = anyio.Event(), anyio.Event(), stage.service.accept
+    prompt = f"when the image is built, {cut_off}"
+
+    async def accept_when_ready(*args: Any, **named: Any) -> Any:
+        asked.set()
+        await ready.wait()
+        return await accept(*args, **named)
+
+    async def say(line: str) -> None:
+        assert "is not ready yet" in line
+        ready.set()
+
+    monkeypatch.setattr(stage.service, "accept", accept_when_ready)
+    async with anyio.create_task_group() as group:
+        if cut_off:  # a request of before, whose answer nobody hears, has the key
+            group.start_soon(partial(main.start, "for-main", prompt, key="cut-off"))
+            await asked.wait()
+        else:
+            monkeypatch.setattr(runs, "ACCEPT_SECONDS", 0.02)
+            monkeypatch.setattr(runs, "BEGUN_RETRY_SECONDS", 0)
+        begun = await main.start("for-main", prompt, key="cut-off" if cut_off else "", say=say)
+    found = [row.run_id for row in await main.runs() if row.prompt == prompt]
+    assert found == [begun.run_id]
+    await main.cancel(begun.run_id)
 
 
 async def test_a_run_is_cancelled(stage: ApiStage, main: OrchestratorClient) -> None:
@@ -202,6 +236,18 @@ async def test_a_run_that_has_ended_has_all_its_events(
     assert "one" in told
 
 
+async def test_what_a_run_is_at_is_told_as_the_server_has_it(
+    stage: ApiStage, main: OrchestratorClient
+) -> None:
+    run_id = await begun(stage, main)
+    await stage.note(run_id, "Bash: make test")
+    (row,) = [row for row in await main.runs() if row.run_id == run_id]
+    kept = (await stage.store.reports.steps([run_id]))[run_id]
+    assert kept.text == "Bash: make test"
+    assert step_of(row) == kept
+    await main.cancel(run_id)
+
+
 # Workspaces
 
 
@@ -226,7 +272,7 @@ async def test_a_workspace_is_sent_once_and_is_its_callers(
     workspace = stage.service.live[run_id].prepared.task.workspace
     assert workspace is not None
     assert (workspace / "a.txt").read_text() == "one\n"
-    with pytest.raises(RunNotFound):
+    with pytest.raises(WorkspaceNotFound, match="no upload"):
         await other.remove_upload(sent.workspace)
     with pytest.raises(MountRefused, match="no upload"):
         await other.start("for-other", "go", workspace=sent.workspace)

@@ -16,7 +16,12 @@ from orchestrator.domain.audit import AuditEntry
 from orchestrator.domain.result import FINAL, TRANSITIONS
 from orchestrator.domain.task import Task
 from orchestrator.engine.workspaces.copies import Copies, upload_owner
-from orchestrator.errors import CopyRefused, OrchestratorError, RunNotFound, RunRefused
+from orchestrator.errors import (
+    CopyRefused,
+    OrchestratorError,
+    RunRefused,
+    WorkspaceNotFound,
+)
 from orchestrator.store.runs import Store
 from orchestrator.workspace.archives.kept_changes import changes_tar
 from orchestrator.workspace.archives.uploads import UPLOAD_ID, Upload
@@ -83,7 +88,9 @@ class SentWorkspaces:
         find = partial(self._uploads.find, self._owner(caller), workspace)
         found = await anyio.to_thread.run_sync(find)
         if found is None:
-            raise RunNotFound(f"there is no upload {workspace[:70]!r} of yours")
+            raise WorkspaceNotFound(
+                f"there is no upload {workspace[:70]!r} of yours; POST /v1/workspaces takes one"
+            )
         return found
 
     async def remove(self, caller: str, workspace: str) -> None:

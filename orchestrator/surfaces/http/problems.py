@@ -31,6 +31,7 @@ from orchestrator.errors import (
     ServerNotFound,
     SessionRefused,
     ThreadRefused,
+    WorkspaceNotFound,
 )
 
 PROBLEM_TYPE = "application/problem+json"
@@ -42,6 +43,7 @@ STATUSES: tuple[tuple[type[OrchestratorError], int], ...] = (
     (NotTrusted, 403),
     (AgentNotFound, 404),
     (RunNotFound, 404),
+    (WorkspaceNotFound, 404),
     (ServerNotFound, 404),
     (RunRefused, 409),
     (SessionRefused, 409),

@@ -51,6 +51,7 @@ def carry_out_there(settings: Settings, task: Task, *, as_json: bool, notify: bo
             workspace=workspace,
             session=task.session,
             timeout_seconds=task.timeout_seconds,
+            say=_say,
         )
         return begun.run_id
 

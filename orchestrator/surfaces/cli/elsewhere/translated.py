@@ -94,5 +94,6 @@ def spending_of(run: RemoteRun) -> Spending:
 
 def step_of(row: RemoteRow) -> RunStep | None:
     """What a run under way was last seen doing."""
-    kind, _, text = row.step.partition(": ")
-    return RunStep(kind=kind, text=text, at=row.created) if kind else None
+    if row.step_at is None:
+        return None
+    return RunStep(kind=row.step_kind, text=row.step, at=row.step_at)

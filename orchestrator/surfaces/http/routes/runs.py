@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 ACCEPT_SECONDS = 20.0
 """For a run to be accepted; an image that has to be built first takes longer."""
 
+BEGUN_RETRY_SECONDS = 30
+"""After which to ask for a run again that was not accepted by then."""
+
 NOT_BEGUN = (
     "the run is not begun yet, since what it needs takes longer: its image is being built, or a "
     "secret's command does not answer. It begins when that is there; ask again with the same "
@@ -77,7 +80,7 @@ async def started(call: ApiCall, task: Task) -> str:
     done, _ = await asyncio.wait([starting], timeout=ACCEPT_SECONDS)
     if not done:
         starting.add_done_callback(_logged)
-        raise HttpRefusal(503, "not_ready", NOT_BEGUN, {"Retry-After": "30"})
+        raise HttpRefusal(503, "not_ready", NOT_BEGUN, {"Retry-After": str(BEGUN_RETRY_SECONDS)})
     return starting.result()
 
 
