@@ -148,6 +148,18 @@ def _long_header() -> bytes:
     return gzip.compress(info.tobuf() + bytes(2 * EXTENDED_BYTES))
 
 
+def _empty_directories() -> bytes:
+    return gzip.compress(tar(*(entry(f"d{n}/", b"", type=tarfile.DIRTYPE) for n in range(257))))
+
+
+def _directories_that_paths_imply() -> bytes:
+    return gzip.compress(tar(*(entry("/".join([f"d{n}"] * 50), b"") for n in range(6))))
+
+
+def _headers_in_a_row() -> bytes:
+    return gzip.compress(tar(*[_pax("comment", "x")] * 5, entry("x")))
+
+
 def _says_less() -> bytes:
     return gzip.compress(tar(_pax("size", "0"), entry("x", b"y" * 600)))
 
@@ -163,6 +175,9 @@ def _says_less() -> bytes:
         (_bomb, "more than 1 MiB"),
         (_after_the_end, "larger than what it may hold"),
         (_long_header, "a header of the archive is too long"),
+        (_empty_directories, "counted as 4 KiB"),
+        (_directories_that_paths_imply, "counted as 4 KiB"),
+        (_headers_in_a_row, "too many headers in a row"),
         (_says_less, "no tar archive"),
     ],
 )
@@ -230,12 +245,30 @@ def test_those_not_asked_for_longest_make_room(tmp_path: Path) -> None:
         now += 1
         trees.append(send(uploads, tar(entry(f"n{number}"))))
     assert [tree.exists() for tree in trees] == [False] + [True] * MOST_UPLOADS
-    large = [tar(entry("large", os.urandom(MIB - 100))) for _ in range(5)]
+    large = [tar(entry("large", os.urandom(MIB - 5000))) for _ in range(5)]
     for data in large:
         now += 1
         send(uploads, data)
     assert len(list((tmp_path / "uploads").glob("*/w*/tree/large"))) == 4
     in_use = set((tmp_path / "uploads").glob("*/w*/tree"))
-    more = pieces(tar(entry("more", bytes(MIB))))
+    more = pieces(tar(entry("more", bytes(MIB - 4096))))
     with pytest.raises(CopyRefused, match="wait for some"):
-        uploads.add("main", more, gzipped=False, in_use=in_use)
+        uploads.add("main", more, gzipped=False, in_use=lambda: in_use)
+
+
+def test_a_run_that_begins_while_an_archive_comes_keeps_its_tree(tmp_path: Path) -> None:
+    now = 1e9
+    uploads = Uploads(tmp_path / "uploads", MIB, lambda: now)
+    trees = []
+    for number in range(MOST_UPLOADS):
+        now += 1
+        trees.append(send(uploads, tar(entry(f"n{number}"))))
+    in_use: set[Path] = set()
+
+    def coming() -> Iterator[bytes]:
+        yield from pieces(tar(entry("new")))
+        in_use.add(trees[0])
+
+    with pytest.raises(CopyRefused, match="wait for some"):
+        uploads.add("main", coming(), gzipped=False, in_use=lambda: in_use)
+    assert trees[0].exists()

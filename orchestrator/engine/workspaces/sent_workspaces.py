@@ -79,7 +79,7 @@ class SentWorkspaces:
             self._owner(caller),
             _from_thread(pieces, anyio.current_time() + RECEIVE_SECONDS),
             gzipped=gzipped,
-            in_use=await self._in_use(),
+            in_use=partial(anyio.from_thread.run, self._in_use),
         )
         return await anyio.to_thread.run_sync(add, limiter=self._threads)
 
@@ -96,7 +96,8 @@ class SentWorkspaces:
     async def remove(self, caller: str, workspace: str) -> None:
         """Remove an upload of this caller's; RunRefused while a run is to work on it."""
         await self.find(caller, workspace)
-        tree = self._uploads.tree(self._owner(caller), workspace)
+        find = partial(self._uploads.tree, self._owner(caller), workspace)
+        tree = await anyio.to_thread.run_sync(find)
         if tree in await self._in_use():
             raise RunRefused(
                 f"a run that has not ended works on {workspace}; remove it when it has ended"

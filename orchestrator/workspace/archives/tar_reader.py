@@ -23,6 +23,12 @@ EXTENDED_BYTES = 64 * 1024
 UNFOLDED_BYTES = MIB
 """That gzip may make of its input at once."""
 
+EXTENDED_IN_A_ROW = 4
+"""Headers that belong to one entry: of the whole archive, of it, a long path, a long link."""
+
+ENTRY_BYTES = 4096
+"""That each file, link and directory takes of a disk, besides its content."""
+
 SPARE_BLOCKS = 4
 """For each entry, besides its content: its header, and those that go before it."""
 
@@ -83,6 +89,15 @@ def unfolded(pieces: Iterable[bytes], *, gzipped: bool) -> Iterator[bytes]:
         raise CopyRefused("the gzip file ends in the middle; send it again")
 
 
+def too_much(limits: TarLimits) -> CopyRefused:
+    """For an archive that holds more than it may."""
+    return CopyRefused(
+        f"the archive holds more than {limits.entries:,} files and directories, or more than "
+        f"{limits.bytes // MIB} MiB, each of them counted as {ENTRY_BYTES // 1024} KiB besides its "
+        "content; send a smaller directory"
+    )
+
+
 def tar_entries(
     pieces: Iterable[bytes], limits: TarLimits
 ) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
@@ -91,10 +106,13 @@ def tar_entries(
     """
     source = _Source(pieces, limits.bytes + limits.entries * SPARE_BLOCKS * BLOCK)
     extended: dict[str, str] = {}
-    count = total = 0
+    count = total = in_a_row = 0
     while (header := source.block()).strip(b"\0"):
         info = _parsed(header)
         if info.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, *_LONG):
+            in_a_row += 1
+            if in_a_row > EXTENDED_IN_A_ROW:
+                raise CopyRefused("the archive has too many headers in a row; send it again")
             said = source.small(info.size)
             if info.type == tarfile.XHDTYPE:
                 extended |= _pax(said)
@@ -102,13 +120,10 @@ def tar_entries(
                 extended[_LONG[info.type]] = _text(said.rstrip(b"\0"))
             continue
         entry = _entry(info, extended)
-        extended = {}
+        extended, in_a_row = {}, 0
         count, total = count + 1, total + entry.size
         if count > limits.entries or total > limits.bytes:
-            raise CopyRefused(
-                f"the archive holds more than {limits.entries:,} files and directories, or more "
-                f"than {limits.bytes // MIB} MiB; send a smaller directory"
-            )
+            raise too_much(limits)
         content = source.content(entry.size)
         yield entry, content
         for _ in content:
@@ -212,10 +227,12 @@ def _entry(info: tarfile.TarInfo, extended: dict[str, str]) -> TarEntry:
 def _pax(data: bytes) -> dict[str, str]:
     """`LENGTH KEYWORD=VALUE\\n`, again and again; CopyRefused for anything else."""
     found: dict[str, str] = {}
-    while data:
-        length, blank, _ = data[:20].partition(b" ")
+    at = 0
+    while at < len(data):
+        length, blank, _ = data[at : at + 20].partition(b" ")
         size = _number(_text(length)) if blank else 0
-        line, data = data[:size], data[size:]
+        line = data[at : at + size]
+        at += size
         keyword, equals, value = line[len(length) + 1 : -1].partition(b"=")
         if size <= len(length) + 1 or not (equals and line.endswith(b"\n")) or len(line) < size:
             raise CopyRefused("a header of the archive makes no sense; send it again")

@@ -11,7 +11,13 @@ from pathlib import Path
 
 from orchestrator.domain import Frozen
 from orchestrator.errors import CopyRefused
-from orchestrator.workspace.archives.tar_reader import TarEntry, TarLimits, tar_entries
+from orchestrator.workspace.archives.tar_reader import (
+    ENTRY_BYTES,
+    TarEntry,
+    TarLimits,
+    tar_entries,
+    too_much,
+)
 from orchestrator.workspace.paths import FOLDER, MAX_PATH_BYTES, parents, path_problem
 from orchestrator.workspace.reading.pack import shown
 from orchestrator.workspace.reading.tree import TREE_DEPTH
@@ -25,6 +31,7 @@ class Unpacked(Frozen):
     files: int
     """Files, links and directories."""
     bytes: int
+    """Of their contents."""
 
 
 def unpack_tree(pieces: Iterable[bytes], folder: Path, limits: TarLimits) -> Unpacked:
@@ -34,7 +41,7 @@ def unpack_tree(pieces: Iterable[bytes], folder: Path, limits: TarLimits) -> Unp
     folder.mkdir(mode=0o700)
     fd = os.open(folder, FOLDER)
     try:
-        tree = _Tree(fd)
+        tree = _Tree(fd, limits)
         for entry, content in tar_entries(pieces, limits):
             tree.add(entry, content)
         tree.finish()
@@ -48,10 +55,11 @@ def unpack_tree(pieces: Iterable[bytes], folder: Path, limits: TarLimits) -> Unp
 class _Tree:
     """A directory that only this process writes to, below an open one."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, limits: TarLimits) -> None:
         self.kinds: dict[str, str] = {}
         self.bytes = 0
         self._fd = fd
+        self._limits = limits
         self._links: list[TarEntry] = []
         self._folders: list[TarEntry] = []
 
@@ -60,6 +68,11 @@ class _Tree:
         if entry.kind == "dir" and path in ("", "."):
             return
         self._check(entry)
+        new = [each for each in (*parents(path), path) if each not in self.kinds]
+        count = len(self.kinds) + len(new)
+        taken = self.bytes + entry.size + count * ENTRY_BYTES
+        if count > self._limits.entries or taken > self._limits.bytes:
+            raise too_much(self._limits)
         for above in parents(path):
             if above not in self.kinds:
                 os.mkdir(above, 0o700, dir_fd=self._fd)

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from orchestrator.domain import Frozen
 from orchestrator.domain.container import MIB
 from orchestrator.errors import CopyRefused, MountRefused
-from orchestrator.workspace.archives.tar_reader import TarLimits, unfolded
+from orchestrator.workspace.archives.tar_reader import ENTRY_BYTES, TarLimits, unfolded
 from orchestrator.workspace.archives.unpacking import unpack_tree
 from orchestrator.workspace.reading.pack import MAX_ENTRIES
 
@@ -54,6 +54,11 @@ class Upload(Frozen):
     expires: float = 0.0
     """When it is removed, if nobody asks for it before."""
 
+    @property
+    def taken(self) -> int:
+        """What it takes of the disk."""
+        return self.bytes + self.files * ENTRY_BYTES
+
 
 class Uploads:
     """One caller's never reach another's."""
@@ -69,10 +74,10 @@ class Uploads:
         pieces: Iterable[bytes],
         *,
         gzipped: bool,
-        in_use: Collection[Path] = (),
+        in_use: Callable[[], Collection[Path]] = tuple,
     ) -> Upload:
         """Unpack an archive for an owner; CopyRefused, and nothing of it stays, if that cannot be.
-        Those of the owner's that are not in use make room for it.
+        Those of the owner's make room for it that are not in use when it has come.
         """
         if not self._limit:
             raise CopyRefused("this server takes no workspaces (ORCHESTRATOR_UPLOAD_MB is 0)")
@@ -89,7 +94,7 @@ class Uploads:
                 workspace=f"w{digest.hexdigest()}", files=found.files, bytes=found.bytes
             )
             (scratch / UPLOAD_ABOUT).write_text(upload.model_dump_json())
-            self._make_room(home, upload, in_use)
+            self._make_room(home, upload, in_use())
             with suppress(OSError):  # the same tree has just been sent, or was there before
                 scratch.rename(home / upload.workspace)
         finally:
@@ -151,9 +156,9 @@ class Uploads:
         """Remove what was not asked for longest, until the new one fits."""
         others = [each for each in _folders(home) if not each.name.startswith(INCOMING)]
         others = sorted((each for each in others if each.name != upload.workspace), key=self._age)
-        count, total = 1, upload.bytes
+        count, total = 1, upload.taken
         for place in others:
-            size = _bytes(place)
+            size = _taken(place)
             count, total = count + 1, total + size
             if count <= MOST_UPLOADS and total <= MOST_TIMES * self._limit:
                 continue
@@ -189,9 +194,9 @@ def _hashed(pieces: Iterable[bytes], update: Callable[[bytes], None]) -> Iterato
         yield piece
 
 
-def _bytes(place: Path) -> int:
+def _taken(place: Path) -> int:
     try:
-        return Upload.model_validate_json((place / UPLOAD_ABOUT).read_text()).bytes
+        return Upload.model_validate_json((place / UPLOAD_ABOUT).read_text()).taken
     except (OSError, ValidationError):
         return 0
 

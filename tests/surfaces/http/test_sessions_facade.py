@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from orchestrator.domain.task import Task
-from orchestrator.errors import ThreadRefused
+from orchestrator.errors import NameTaken, ThreadRefused
+from orchestrator.store.session_rows import SessionKey
 from orchestrator.surfaces.http.sessions_facade.run_ids import our_run_id, run_uuid
 from tests.surfaces.http.api_stage import PATIENCE, ApiStage, on_api_stage
 from tests.surfaces.http.session_client import SessionClient
@@ -359,3 +360,28 @@ async def test_without_a_template_there_are_no_sessions(tmp_path: Path) -> None:
     async with on_api_stage(tmp_path) as stage, session_client(stage) as client:
         refused = await client.refused("POST", "sessions", {"title": "x"})
         assert refused == (403, "sessions_not_offered")
+
+
+async def test_a_session_whose_run_takes_long_to_end_can_be_deleted_again(
+    stage: ApiStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+
+    async def remove(key: SessionKey) -> bool:
+        removed.append(key.name)
+        if len(removed) == 1:
+            raise NameTaken("its run has not ended yet")
+        return True
+
+    monkeypatch.setattr(stage.service.sessions, "remove", remove)
+    async with session_client(stage) as client:
+        session = await client.create()
+        run_id = await at_work(stage, await client.send(session, "go"))
+        await stage.store.database.write(
+            "UPDATE runs SET task = json_set(task, '$.session', 'kept') WHERE run_id = ?", run_id
+        )
+        path = f"sessions/{session}"
+        assert (await client.refused("DELETE", path))[0] == 409
+        await client.call("DELETE", path)
+        assert await client.refused("GET", path) == (404, "not_found")
+    assert set(removed) == {"kept"}

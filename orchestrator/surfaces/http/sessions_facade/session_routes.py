@@ -119,10 +119,18 @@ async def _detail(call: ApiCall, thread: Thread) -> SessionDetail:
 
 
 async def delete(call: ApiCall) -> ApiReply:
-    """First no run can begin in it any more, then the one under way ends, then what it kept."""
-    service, tasks = call.parts.service, call.parts.tasks
+    """Its run ends, what it kept goes, and then it: if its run takes longer to end, it can be asked
+    for again. Once it is gone no run begins in it; one that has begun meanwhile goes too.
+    """
     thread = await open_session(call)
-    await service.store.threads.remove(thread)
+    await _emptied(call, thread)
+    await call.parts.service.store.threads.remove(thread)
+    await _emptied(call, thread)
+    return ApiReply(status=204)
+
+
+async def _emptied(call: ApiCall, thread: Thread) -> None:
+    service, tasks = call.parts.service, call.parts.tasks
     runs = await service.store.of_thread(thread.thread_id)
     for run in runs:
         if run.status not in FINAL:
@@ -131,7 +139,6 @@ async def delete(call: ApiCall) -> ApiReply:
     for agent, name in kept:
         key = SessionKey(project=service.project, agent=agent, caller=thread.caller, name=name)
         await service.sessions.remove(key)
-    return ApiReply(status=204)
 
 
 async def events(call: ApiCall) -> Response:
