@@ -215,11 +215,13 @@ class OrchestratorClient:
             yield event
 
     async def past_events(self, run_id: str, after: int = 0) -> list[RemoteEvent]:
-        """What has happened in a run so far."""
+        """What has happened in a run so far. RunRefused if the server never had `after`."""
         path, found = f"/v1/runs/{_part(run_id)}/events", list[RemoteEvent]()
         while True:
             params = {"after": after, "limit": PAGE_EVENTS}
             page = await self._json(path, params=params)
+            if page.get("gap"):
+                raise RunRefused(f"events were removed before they were read: {page['gap']}")
             items = [_read(RemoteEvent, each) for each in _items(page)]
             found += items
             if len(items) < PAGE_EVENTS or items[-1].id <= after:

@@ -233,6 +233,8 @@ async def test_a_run_that_has_ended_has_all_its_events(
     await main.wait(run_id)
     told = [event.text async for event in main.events(run_id)]
     assert told == [event.text for event in await main.past_events(run_id)]
+    with pytest.raises(RunRefused, match="removed"):
+        await main.past_events(run_id, 10**9)
     assert "one" in told
 
 

@@ -275,10 +275,24 @@ class EventBody(Frozen):
     data: dict[str, JsonValue]
 
 
+class EventGap(Frozen):
+    """Events after the place that was asked for were removed, or there is no such place."""
+
+    requested_after_id: int
+    oldest_available_id: int
+    newest_available_id: int
+    resume_hint: Literal["refresh_snapshot_then_resume"] = "refresh_snapshot_then_resume"
+
+
 class EventPage(Frozen):
     items: tuple[EventBody, ...]
-    next_after: int = Field(description="Where the next page begins")
+    next_after: int = Field(
+        description="Where the next page begins: the last event that was looked at, yours or not. "
+        "On /v1/events there is more to read while it is less than newest_event_id, also after a "
+        "page without items"
+    )
     newest_event_id: int
+    gap: EventGap | None = Field(description="null: nothing is missing before these events")
     ended: bool = Field(description="There will be no more of this run")
 
 

@@ -55,6 +55,19 @@ async def test_a_stream_has_what_came_before_then_what_comes_and_then_it_ends(
             headers={"Accept": "text/event-stream", "Last-Event-ID": reader.last_id},
         )
         assert again.status_code == 204
+        another = await stage.begin(main)
+        await stage.ended(another)
+        newest = (await main.get("/v1/runs")).json()["newest_event_id"]
+        assert newest > int(reader.last_id)
+        later = await main.get(
+            f"/v1/runs/{run_id}/events",
+            headers={"Accept": "text/event-stream", "Last-Event-ID": str(newest)},
+        )
+        assert later.status_code == 204
+        async with stage.reading(main, f"/v1/runs/{run_id}/events", str(newest + 100)) as ahead:
+            await ahead.until("gap_detected")
+            await ahead.until("end")
+        assert ahead.seen == reader.seen
 
 
 async def test_a_reader_that_comes_again_goes_on_after_its_last_event(stage: ApiStage) -> None:
@@ -121,6 +134,41 @@ async def test_pages_have_the_same_events_as_streams(stage: ApiStage) -> None:
         assert not set(found) & {event["id"] for event in others}
 
 
+async def test_a_page_ends_where_it_has_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others' events are looked at once, and not too many of them for one request."""
+    monkeypatch.setattr(events, "FEED_PAGE", 2)
+    monkeypatch.setattr(events, "MAX_LOOKS", 2)
+    async with (
+        on_api_stage(tmp_path) as stage,
+        stage.client() as main,
+        stage.client("other") as other,
+    ):
+        foreign = await stage.begin(other, "for-other")
+        for number in range(8):
+            await stage.note(foreign, str(number))
+        run_id = await stage.begin(main)
+        await stage.ended(run_id)
+        await stage.ended(foreign)
+        found, after, pages = list[int](), 0, 0
+        with anyio.fail_after(PATIENCE):
+            while True:
+                page = (await main.get("/v1/events", params={"after": after})).json()
+                assert page["next_after"] <= after + 4 or page["items"]
+                assert page["gap"] is None
+                found += [event["id"] for event in page["items"]]
+                after, pages = page["next_after"], pages + 1
+                if after >= page["newest_event_id"]:
+                    break
+        assert found == await stored(stage, run_id)
+        assert pages > 2
+        assert after == (await stored(stage, foreign))[-1]
+        path = f"/v1/runs/{run_id}/events"
+        none = (await main.get(path, params={"kind": "asked"})).json()
+        assert (none["items"], none["next_after"]) == ([], found[-1])
+
+
 async def test_events_of_another_process_on_the_same_store_are_heard(stage: ApiStage) -> None:
     async with stage.client() as main:
         run_id = await stage.begin(main)
@@ -156,6 +204,14 @@ async def test_what_was_removed_is_told_and_moves_no_cursor(tmp_path: Path) -> N
             "resume_hint": "refresh_snapshot_then_resume",
         }
         assert [event["id"] for event in reader.seen] == kept
+        page = (await main.get("/v1/events", params={"after": 1})).json()
+        assert page["gap"] == gap
+        assert [event["id"] for event in page["items"]] == kept
+        lost = (await main.get("/v1/events", params={"after": kept[-1] + 100})).json()
+        assert lost["gap"]["requested_after_id"] == kept[-1] + 100
+        assert lost["next_after"] == kept[-1]
+        whole_page = (await main.get("/v1/events", params={"after": kept[0]})).json()
+        assert whole_page["gap"] is None
         async with stage.reading(main, "/v1/events", str(kept[-1] + 100)) as ahead:
             assert (await ahead.until("gap_detected"))["requested_after_id"] == kept[-1] + 100
         async with stage.reading(main, "/v1/events", str(kept[0])) as whole:

@@ -16,6 +16,7 @@ from orchestrator.engine.tasks.event_feed import FEED_PAGE, Follower
 from orchestrator.surfaces.http.bodies import (
     MAX_NUMBER,
     EventBody,
+    EventGap,
     EventPage,
     EventQuery,
     RunEventQuery,
@@ -41,7 +42,8 @@ RETRY_FRAME = b"retry: 2000\n\n"
 
 COMMENT = b": still here\n\n"
 
-RESUME_HINT = "refresh_snapshot_then_resume"
+MAX_LOOKS = 20
+"""Times FEED_PAGE events that are looked at for one JSON page: most may be other callers'."""
 
 REMOVED = "removed"
 """In the place of a status: the run was deleted."""
@@ -53,15 +55,18 @@ async def of_run(call: ApiCall) -> ApiReply | Response:
     await call.check_seen(call.run_id)
     query: RunEventQuery = call.query
     feed, run_id = call.parts.feed, call.run_id
-    after = cursor_of(call, query)
+    after = cursor_of(call, query) or 0
+    newest = await feed.line.newest()
+    ended = await _has_ended(call)
+    last = await feed.line.last_of_run(run_id)
     if not wants_stream(call):
-        newest = await feed.line.newest()
-        ended = await _has_ended(call)
-        found = await feed.line.of_run(run_id, after or 0, query.limit + 1, kinds=query.kind)
-        return _page(found, after or 0, query.limit, newest, ended=ended)
-    if after and await _has_ended(call) and await feed.line.last_of_run(run_id) == after:
+        gap = await _gap(feed, after, newest, of_run=True)
+        after = 0 if after > newest else after
+        found = await feed.line.of_run(run_id, after, query.limit + 1, kinds=query.kind)
+        return _page(found, query.limit, max(after, last), newest, gap, ended=ended)
+    if after and ended and last <= after <= newest:
         return Response(status_code=204, headers=STREAM_HEADERS)
-    return EventFrames(call, Follower(run_id=run_id), after or 0)
+    return EventFrames(call, Follower(run_id=run_id), after)
 
 
 async def of_all(call: ApiCall) -> ApiReply | Response:
@@ -71,26 +76,39 @@ async def of_all(call: ApiCall) -> ApiReply | Response:
     if wants_stream(call):
         return EventFrames(call, Follower(caller=asker.sees_as), begin)
     newest = await feed.line.newest()
+    gap = await _gap(feed, begin or 0, newest)
     found: list[KeptEvent] = []
-    after = begin or 0
-    while len(found) <= query.limit:
+    after = min(begin or 0, newest)
+    for _ in range(MAX_LOOKS):
         page = await feed.line.of_project(feed.project, after, FEED_PAGE)
         if not page:
+            after = max(after, newest)
             break
         found += await _seen(feed, page, asker.sees_as)
         after = page[-1].number
-    return _page(found, begin or 0, query.limit, newest, ended=False)
+        if len(found) > query.limit:
+            break
+    return _page(found, query.limit, after, newest, gap, ended=False)
 
 
 def _page(
-    found: Sequence[KeptEvent], after: int, limit: int, newest: int, *, ended: bool
+    found: Sequence[KeptEvent],
+    limit: int,
+    looked: int,
+    newest: int,
+    gap: EventGap | None,
+    *,
+    ended: bool,
 ) -> ApiReply:
+    """The first of those that were found, by one that has looked at all up to a number."""
     items = tuple(EventBody.model_validate_json(event.json) for event in found[:limit])
     more = len(found) > limit
+    last = items[-1].id if items else 0
     body = EventPage(
         items=items,
-        next_after=items[-1].id if items else after,
+        next_after=last if more else max(last, looked),
         newest_event_id=newest,
+        gap=gap,
         ended=ended and not more,
     )
     return ApiReply(body)
@@ -146,8 +164,8 @@ class EventFrames(Response):
         yield RETRY_FRAME + control_frame("hello", {"newest_event_id": newest})
         if self._after is None:
             self._after = await self._beginning(newest)
-        elif gap := await self._gap(newest):
-            yield control_frame("gap_detected", gap)
+        elif gap := await _gap(feed, self._after, newest, of_run=bool(follower.run_id)):
+            yield control_frame("gap_detected", gap.model_dump())
             if self._after > newest:
                 self._after = 0 if follower.run_id else newest
         async for page in self._before():
@@ -223,21 +241,6 @@ class EventFrames(Response):
         """Events as frames."""
         return b"".join(event.frame for event in page)
 
-    async def _gap(self, newest: int) -> dict[str, object] | None:
-        """What to say if events after the cursor were removed, or the cursor is not of this store;
-        None if neither is so.
-        """
-        feed, after = self._feed, self._after or 0
-        removed = 0 if self._follower.run_id else await feed.line.removed(feed.project)
-        if after <= newest and (not after or after >= removed):
-            return None
-        return {
-            "requested_after_id": after,
-            "oldest_available_id": await feed.line.oldest(feed.project),
-            "newest_available_id": newest,
-            "resume_hint": RESUME_HINT,
-        }
-
 
 class ReaderCut(Exception):
     """A reader has not read for so long that its stream is broken off."""
@@ -255,6 +258,22 @@ async def _seen(
         return events
     audience = await feed.audience(event.run_id for event in events)
     return [event for event in events if caller in audience[event.run_id]]
+
+
+async def _gap(
+    feed: EventFeed, after: int, newest: int, *, of_run: bool = False
+) -> EventGap | None:
+    """What to say if events after the cursor were removed, of whichever run of the project, or the
+    cursor is not of this store; None if neither is so. The events of one run go with it.
+    """
+    removed = 0 if of_run else await feed.line.removed(feed.project)
+    if after <= newest and (not after or after >= removed):
+        return None
+    return EventGap(
+        requested_after_id=after,
+        oldest_available_id=await feed.line.oldest(feed.project),
+        newest_available_id=newest,
+    )
 
 
 async def _has_ended(call: ApiCall) -> bool:
