@@ -132,7 +132,7 @@ class Watching(NamedTuple):
 
     watchers: tuple[Watcher, ...] = ()
     metrics: Metrics | None = None
-    """One of them, if somebody is to be told numbers."""
+    """One of them, if the operator wants numbers."""
 
 
 @asynccontextmanager
@@ -140,7 +140,7 @@ async def open_watching(
     settings: Settings, *, metrics: bool = False, logs: bool = False
 ) -> AsyncIterator[Watching]:
     """Who watches runs: traces, if the settings name a collector, and what a server wants besides.
-    Without a word that is nobody, and nothing is loaded for it.
+    Without such a setting it tells no one, and nothing is loaded for it.
     """
     watchers: list[Watcher] = []
     numbers: Metrics | None = None
@@ -168,7 +168,7 @@ async def _surroundings(settings: Settings, service: Service, runtime: LazyRunti
 
     name, containers = runtime.engine_name, None
     if name:
-        with suppress(OrchestratorError):  # it is away; whoever wants to know asks again
+        with suppress(OrchestratorError):  # it is away; a caller that wants to know asks again
             kinds = Counter(info.kind for info in await runtime.list())
             containers = {kind: kinds[kind] for kind in get_args(ContainerKind)}
     size = await anyio.to_thread.run_sync(store_bytes, settings)

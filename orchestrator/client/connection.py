@@ -46,7 +46,7 @@ PLAIN = "identity"
 Body = bytes | AsyncIterator[bytes]
 
 HttpAnswer = httpx2.Response
-"""What a server answers, as whoever reads it knows it."""
+"""What a server answers, in the nouns that the commands here read."""
 
 T = TypeVar("T")
 
@@ -257,7 +257,7 @@ def _kinds() -> dict[str, type[OrchestratorError]]:
     """Errors by their codes; of those with the same one, the widest."""
     found: dict[str, type[OrchestratorError]] = {}
     for each in vars(errors).values():
-        if each is ServerAway:  # nobody says so of itself, and it would be asked for again
+        if each is ServerAway:  # no server says so of itself, and the client would ask again
             continue
         if isinstance(each, type) and issubclass(each, OrchestratorError):
             known = found.get(each.code)

@@ -95,7 +95,7 @@ class RemoteRun(RemoteDocument):
 
     @property
     def asks(self) -> bool:
-        """Somebody has to answer or to decide before it goes on."""
+        """A caller or a person has to answer or to decide before it goes on."""
         return bool(self.questions or self.pending_tool_calls)
 
 
@@ -153,7 +153,7 @@ class RemoteEvent(RemoteDocument):
 
 
 class WaitingWord(RemoteDocument):
-    """A question, or a tool call, that waits for somebody."""
+    """A question, or a tool call, that waits for a caller or a person."""
 
     kind: str
     run_id: str

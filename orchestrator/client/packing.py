@@ -165,7 +165,7 @@ def apply_here(
 
 
 def unknown_place(run_id: str) -> ApplyRefused:
-    """Nobody here has sent the workspace of that run."""
+    """The refusal of a run whose workspace this client has not sent."""
     return ApplyRefused(
         f"run {run_id} does not work on a directory that was sent from here, so its changes are "
         "not applied; to apply them to one: `orchestrator apply RUN --server URL --to DIR`"

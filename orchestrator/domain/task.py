@@ -68,7 +68,7 @@ class Task(Frozen):
     window: str = ""
     """Which client of the caller began it, for people to tell apart."""
     traceparent: Annotated[str, AfterValidator(valid_traceparent)] = ""
-    """Its place in a trace: that of whoever calls, and its own once it is accepted."""
+    """Its place in a trace: that of the caller, and its own once it is accepted."""
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Less than the agent's own timeout, if that is too long for the caller."""
     after: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ _TRACEPARENT = re.compile(
 )
 
 TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
-"""Of the caller's span, or "" if nobody told one."""
+"""Of the caller's span, or "" if the caller told none."""
 
 
 def valid_traceparent(text: object) -> str:

@@ -264,7 +264,7 @@ class Conversation:
         await self._write(self._dialogue.interrupt())
 
     async def stop(self, seconds: float) -> None:
-        """Stop what is under way and have nobody hear its verdict: no run waits for it any more.
+        """Stop what is under way and drop its verdict: no run waits for it any more.
         In so many seconds the CLI is at rest, or will not be. Raises nothing.
         """
         with anyio.move_on_after(seconds), suppress(CliEnded):
